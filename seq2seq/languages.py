@@ -61,10 +61,13 @@ oriya:or polski:pl portugues:pt português:pt sinhalese:si slovene:sl sotho:st s
 _CODES = {name.lower(): code for code, name in LANGUAGE_NAMES.items()
           if len(code) == 2 and name.lower() not in _TWO_LETTERS}
 _CODES |= dict(entry.split(":") for entry in _OTHER_NAMES.split())
-# Country codes that are not language codes in ISO 639-1, with the language that is probably meant. Country codes that
-# are also language codes, such as `se` (Sweden, but also Northern Sami) or `kr` (Korea, but also Kanuri), are left out.
-_COUNTRIES = {"by": "be", "cn": "zh", "cz": "cs", "dk": "da", "gb": "en", "gr": "el", "il": "he", "ir": "fa",
-              "jp": "ja", "kz": "kk", "rs": "sr", "ua": "uk", "us": "en", "vn": "vi"}
+# Codes of countries, and codes that do not exist, which are often written for a language; all are no language codes.
+_COUNTRIES = {"al": "sq", "bd": "bn", "by": "be", "cn": "zh", "cz": "cs", "dk": "da", "gb": "en", "ge": "ka",
+              "gr": "el", "il": "he", "ir": "fa", "jp": "ja", "kh": "km", "kz": "kk", "mx": "es", "np": "ne",
+              "pk": "ur", "po": "pl", "rs": "sr", "sp": "es", "ua": "uk", "us": "en", "vn": "vi"}
+# Codes of countries that are also codes of another language: Sweden, but also Northern Sami.
+_COUNTRIES_AND_LANGUAGES = {"ba": "bs", "br": "pt", "ee": "et", "kr": "ko", "my": "ms", "se": "sv",
+                            "si": "sl", "tw": "zh"}
 
 # Codes of LibreTranslate's interface, by the codes (in lower case) that other programs and recipes use.
 _ALIASES = {"zh": "zh-Hans", "zh-cn": "zh-Hans", "zh-sg": "zh-Hans", "zh-my": "zh-Hans", "zt": "zh-Hant",
@@ -101,6 +104,17 @@ def code_for(name: str) -> str | None:
     """
     main = name.strip().lower().replace("_", "-").partition("-")[0]
     return _CODES.get(main) or _COUNTRIES.get(main)
+
+
+def suggestion_for(name: str) -> str:
+    """Return a sentence with the code of a language that is given by its name or a country code; else ""."""
+    return f" The code of {language_name(code)} is {code}." if (code := code_for(name)) else ""
+
+
+def country_language(code: str) -> str | None:
+    """Return the language that may be meant by a valid code, if it is also that of a country: sv for `se`, the code of
+    Northern Sami and Sweden. None for other codes."""
+    return _COUNTRIES_AND_LANGUAGES.get(code.lower())
 
 
 def canonical(code: str) -> str:

@@ -42,7 +42,7 @@ class Shell:
 
     def run(self, block):
         """Run the commands of seq2seq in a code block, trainings with few steps."""
-        lines = [line for line in block.splitlines() if line.startswith("seq2seq ")]
+        lines = [line for line in block.replace("\\\n", " ").splitlines() if line.startswith("seq2seq ")]
         for line in lines:
             command = line.partition("  #")[0].rstrip()
             if command.split()[1] in ("train", "adapt", "check"):
@@ -65,7 +65,8 @@ def shell(tmp_path_factory):
                    check=True, capture_output=True)
     text = {name: (base / "text" / name).read_text(encoding="utf-8").splitlines()
             for name in ("train.zh", "train.en", "valid.zh", "valid.en", "test.zh", "test.en")}
-    files = {"train": ("train", 3000), "valid": ("valid", 50), "news": ("test", 20), "manuals": ("valid", 300)}
+    files = {"train": ("train", 3000), "valid": ("valid", 50), "news": ("test", 20), "manuals": ("valid", 300),
+             "dev": ("test", 60)}
     models = base / "models"
 
     def directory(name, with_models=False):
@@ -80,6 +81,9 @@ def shell(tmp_path_factory):
         pairs = list(zip(text["valid.zh"], text["valid.en"], strict=True))[:300]
         (place / "news.tsv").write_text("".join(f"{one}\t{other}\n" for one, other in pairs[:200]))
         (place / "memory.tmx").write_text(TMX.format("".join(UNIT.format(*pair) for pair in pairs)))
+        (place / "ui").mkdir(exist_ok=True)
+        (place / "ui/a.po").write_text('msgid ""\nmsgstr "Language: en\\n"\n\n' + "".join(
+            f'msgid "{one}"\nmsgstr "{other}"\n\n' for one, other in zip(text["train.zh"], text["train.en"], strict=True)))
         for letter in ("letter.sw", "letter.de"):
             (place / letter).write_text("\n".join(text["test.zh"][:3]) + "\n")
         (place / "corpus.de.gz").write_bytes(gzip.compress("\n".join(text["test.zh"][:9]).encode()))

@@ -4,11 +4,14 @@ import pytest
 
 from seq2seq.data.language_identification import is_installed
 from seq2seq.languages import (
+    _COUNTRIES,
+    _COUNTRIES_AND_LANGUAGES,
     _ENTRIES,
     _TWO_LETTERS,
     bleu_tokenizer,
     canonical,
     code_for,
+    country_language,
     language_name,
     resolve,
     same_code,
@@ -43,11 +46,19 @@ def test_the_table_has_the_codes_of_the_standard():
 
 @pytest.mark.parametrize(("name", "code"), [
     ("japanese", "ja"), ("Japanese", "ja"), ("JP", "ja"), ("german-AT", "de"), ("deutsch", "de"), ("cz", "cs"),
-    ("portuguese", "pt"), ("ja", None), ("deu", None), ("zh_Hant", None), ("gsw", None), ("numbers", None),
+    ("portuguese", "pt"), ("ua", "uk"), ("sp", "es"), ("po", "pl"), ("rs", "sr"), ("se", None),
+    ("si", None), ("ja", None), ("deu", None), ("zh_Hant", None), ("gsw", None), ("numbers", None),
     ("order", None), ("xx", None), ("kr", None), ("", None),
 ])
 def test_a_name_of_a_language_has_its_code_and_codes_have_none(name, code):
     assert code_for(name) == code
+
+
+def test_codes_of_countries_are_no_language_codes_or_are_known_to_be_both():
+    languages = {code for code, *_ in _ENTRIES} | set(_TWO_LETTERS)
+    assert not languages & _COUNTRIES.keys() and languages > _COUNTRIES_AND_LANGUAGES.keys()
+    assert languages > {*_COUNTRIES.values(), *_COUNTRIES_AND_LANGUAGES.values()}
+    assert country_language("se") == "sv" and country_language("sv") is None
 
 
 @pytest.mark.skipif(not is_installed(), reason="needs the extra `language`")

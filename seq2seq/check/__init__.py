@@ -31,7 +31,6 @@ from seq2seq.check.warnings import (
     add_corpus_warnings,
     add_direction_warnings,
     add_epoch_warnings,
-    add_language_warnings,
     add_lookalike_warnings,
     add_tokenization_warnings,
     add_vocabulary_warnings,
@@ -108,7 +107,6 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
             reader.add_unseen(next(iter(characters.values())), report.warnings)
     if not {"bleu", "chrf", "ter"}.isdisjoint(recipe.measures):
         add_tokenization_warnings(report.corpora, report.warnings)
-    add_language_warnings(recipe, report.warnings)
     add_warnings_about_steps(recipe, report.warnings)
     add_word_warnings(recipe, report.warnings)
     add_vocabulary_warnings(recipe, report.corpora, report.warnings)

@@ -21,8 +21,8 @@ from pydantic import BaseModel
 from torch import Tensor, nn
 
 from seq2seq import console
+from seq2seq.check.given_text import GivenText, corpora_of
 from seq2seq.check.held_out_split import PAIRS_PER_HELD_OUT, choose_held_out
-from seq2seq.check.new_recipe import corpus_of
 from seq2seq.data.corpus import Counts, LinePair, as_lines, first_line_warning, read_pairs
 from seq2seq.data.preparation import cleaned
 from seq2seq.devices import choose_device, choose_precision
@@ -94,28 +94,17 @@ class Adaptation:
     tests: dict[str, tuple[float, float]]
 
 
-def text_of(files: Sequence[Path]) -> Corpus:
-    """Return the corpus that consists of two text files, or of one .tmx, .tsv or .csv file.
-
-    Raises:
-        UserError: as `corpus_of`, or the file has another format.
-    """
-    if len(files) == 1 and Corpus.model_construct(file=str(files[0])).table_format in (".jsonl", ".parquet"):
-        raise OptionError(f"{files[0]}: give a .tmx, .tsv or .csv file with both sides, or two text files.")
-    return corpus_of(files)
-
-
 @stopping_by_ctrl_c()
-def adapt(model: Path, domain: Corpus, output: Path, *, general: Corpus | None = None, allow_loss: float = 0.5,
+def adapt(model: Path, domain: Sequence[Path], output: Path, *, general: Sequence[Path] = (), allow_loss: float = 0.5,
           seed: int = 1, settings: Sequence[str] = ()) -> Adaptation:
     """Adapt a model to the text of a domain, and write the adapted model as a run.
 
     If an adaptation was interrupted, the same call resumes it.
 
     Args:
-        model: a bundle or a run. domain: text of the domain. output: directory of the adaptation.
-        general: other text that the model has to translate as well as before; None: the training, validation and test
-            text of the model. Training and validation text must be on this machine.
+        model: a bundle or a run. domain: text of the domain; see `corpora_of`. output: directory of the adaptation.
+        general: other text that the model has to translate as well as before; without it, the training, validation and
+            test text of the model. Training and validation text must be on this machine.
         allow_loss: maximum decrease of the score on general validation text.
         seed: seed of the split of the text and of the training. settings: KEY=VALUE overrides of the training's recipe.
     Raises:
@@ -132,15 +121,16 @@ def adapt(model: Path, domain: Corpus, output: Path, *, general: Corpus | None =
         raise UserError(f"{model}: a model {what} cannot be adapted yet. Train it further with a recipe that has "
                         "training.start_from.")
     recipe = recipe.with_readable(None)                                         # `domain` and `general` are the user's
-    domain, general = domain.resolve(Path()), general and general.resolve(Path())
-    inputs = {"model": read_metadata(bundle, "bundle", required=())["sha256"], "seed": seed,
-              "text": _fingerprint(domain), "general": general and _fingerprint(general)}
+    given = {name: GivenText([corpus.resolve(Path()) for corpus in corpora_of(files, languages=recipe.languages.codes)],
+                             recipe) for name, files in (("text", domain), ("general", general)) if files}
+    inputs = {"model": read_metadata(bundle, "bundle", required=())["sha256"], "seed": seed, "general": None,
+              **{name: list(map(_fingerprint, text.corpora)) for name, text in given.items()}}
     refuse_links(output, TEXT)
     path_inside(output, TRAINING)                                               # raises if it is a link out
     if not (output / TEXT / INPUTS).is_file():
         if os.path.lexists(output):
             raise OptionError(f"{output} exists already, and is no adaptation. Name a new directory: --output DIR")
-        _write(recipe, bundle, tokenizers, domain, general, output, seed, inputs, settings)
+        _write(recipe, bundle, tokenizers, given, output, seed, inputs, settings)
     elif recorded_inputs(output / TEXT) != inputs:
         raise OptionError(f"{output} is an adaptation of another model, or with other text or another seed. Name a new "
                           "directory: --output DIR")
@@ -171,8 +161,8 @@ def adapt(model: Path, domain: Corpus, output: Path, *, general: Corpus | None =
     chosen = choose(table, allow_loss)
     if chosen.share == 0:
         gains = any(row.domain > table[0].domain for row in table)
-        raise UserError(f"no average of the old and the new weights gains {metric} on {domain.label} at a loss of at "
-                        f"most {allow_loss} on general text:\n{as_text(table, metric)}\n" + (
+        raise UserError(f"no average of the old and the new weights gains {metric} on {given['text'].label} at a loss "
+                        f"of at most {allow_loss} on general text:\n{as_text(table, metric)}\n" + (
                             "To allow a larger loss, give the same command with a larger --allow-loss; the training is "
                             "kept and will not be repeated." if gains else
                             "Give more text of the domain, and a new directory with --output."))
@@ -228,17 +218,17 @@ def _fingerprint(corpus: Corpus) -> list[Any]:
     return [corpus.model_dump(mode="json"), *(sha256_of(path) for path in corpus.paths)]
 
 
-def _write(recipe: Recipe, bundle: Path, tokenizers: Tokenizers, domain: Corpus, general: Corpus | None, output: Path,
+def _write(recipe: Recipe, bundle: Path, tokenizers: Tokenizers, given: Mapping[str, GivenText], output: Path,
            seed: int, inputs: Mapping[str, Any], settings: Sequence[str]) -> None:
     """Write the text and the recipe of the training. The directory `output` appears only when it is complete."""
-    for corpus in filter(None, (domain, general)):
+    for corpus in (corpus for text in given.values() for corpus in text.corpora):
         _require_two_columns(corpus)
-    texts = dict(zip(("domain.train", "domain.valid", "domain.test"), _split(recipe, domain, seed), strict=True))
+    texts = dict(zip(("domain.train", "domain.valid", "domain.test"), _split(given["text"], seed), strict=True))
     limit = REPLAYED * len(texts["domain.train"])
-    if general is None:
+    if "general" not in given:
         train_pairs, valid, test = _text_of_model(recipe_with_corpora(bundle), limit, seed)
     else:
-        train_pairs, valid, test = _split(recipe, general, seed)
+        train_pairs, valid, test = _split(given["general"], seed)
         train_pairs = _sample(train_pairs, limit, seed)
     texts |= {"general.train": train_pairs, "general.valid": valid, "general.test": test}
     texts |= {name: _sample(texts[name], MAX_VALIDATED, seed) for name in ("domain.valid", "general.valid")}
@@ -283,19 +273,22 @@ def _without_common_sentences(texts: Mapping[str, list[TextPair]]) -> dict[str, 
             **{name: without(name, *of_domain) for name in of_general}}
 
 
-def _split(recipe: Recipe, corpus: Corpus, seed: int) -> tuple[list[TextPair], list[TextPair], list[TextPair]]:
-    """Split a corpus into training, validation and test pairs. No sentence occurs in two of these sets.
+def _split(text: GivenText, seed: int) -> tuple[list[TextPair], list[TextPair], list[TextPair]]:
+    """Split a text into training, validation and test pairs. No sentence occurs in two of these sets.
 
     Pairs without text on both sides, such as units of a .tmx that lack a language, are left out with a warning.
     """
-    everything = list(as_lines(read_pairs(recipe, corpus)))
+    counts = Counts()
+    everything = list(text.pairs(counts))
+    for repair in counts.repairs():
+        console.print_message(f"{text.label}: {repair}")
     pairs = [pair for pair in everything if not any(map(is_blank, pair[1:]))]
     if lacking := [number for number, *texts in everything if any(map(is_blank, texts))]:
-        console.warn(f"{corpus.label}: {len(lacking):,} of {len(everything):,} pairs are left out because they have no "
-                     f"text in at least one of the two languages (first: pair {lacking[0]:,}).")
+        console.warn(f"{text.label}: {len(lacking):,} of {len(everything):,} pairs are left out because they have no "
+                     f"text in at least one of the two languages (first: {text.place(lacking[0])}).")
     held_out = choose_held_out(pairs, seed, lambda source, target: True)
     if not held_out.valid:
-        raise CorpusError(f"{corpus.label}: {len(pairs):,} pairs are too few for a training, a validation and a test "
+        raise CorpusError(f"{text.label}: {len(pairs):,} pairs are too few for a training, a validation and a test "
                           f"set. Give at least {PAIRS_PER_HELD_OUT} different pairs with text on both sides; at least "
                           "two of them must share neither source nor target with another pair.")
     held = held_out.valid | held_out.test | held_out.copies

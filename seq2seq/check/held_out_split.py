@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -31,7 +31,8 @@ class HeldOut:
     copies: frozenset[int]
 
 
-def choose_held_out(pairs: Iterable[LinePair], seed: int, is_suitable: Callable[[str, str], bool]) -> HeldOut:
+def choose_held_out(pairs: Iterable[LinePair], seed: int, is_suitable: Callable[[str, str], bool],
+                    names: Collection[str] = ("valid", "test")) -> HeldOut:
     """Choose validation and test pairs at random among the suitable pairs that share no sentence with a different pair.
 
     So a pair is not chosen if its source also occurs with another target, or its target with another source. Sentences
@@ -41,6 +42,7 @@ def choose_held_out(pairs: Iterable[LinePair], seed: int, is_suitable: Callable[
         pairs: all pairs of the corpus.
         seed: the same pairs and the same seed always give the same choice.
         is_suitable: function of source and target that returns True if the pair may be in a validation or test set.
+        names: sets to choose; the other one is empty.
     """
     numbers, hashes, suitable = array("Q"), [array("Q"), array("Q"), array("Q")], array("b")
     for number, source, target in pairs:
@@ -59,8 +61,9 @@ def choose_held_out(pairs: Iterable[LinePair], seed: int, is_suitable: Callable[
         is_candidate &= counts[inverse] == 1
     candidates = sorted(np.flatnonzero(is_candidate).tolist(), key=lambda index: int(first[index]))
     size = min(MAX_HELD_OUT, limit, len(candidates) // 2)
-    chosen = random.Random(seed).sample(candidates, 2 * size)
-    valid, test = (frozenset(lines[first[part]].tolist()) for part in (chosen[:size], chosen[size:]))
+    chosen = random.Random(seed).sample(candidates, len(names) * size)
+    parts = {name: chosen[index * size:(index + 1) * size] for index, name in enumerate(names)}
+    valid, test = (frozenset(lines[first[parts.get(name, [])]].tolist()) for name in ("valid", "test"))
     return HeldOut(valid, test, frozenset(lines[np.isin(group, chosen)].tolist()) - valid - test)
 
 

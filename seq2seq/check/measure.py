@@ -15,7 +15,10 @@ from seq2seq import console
 from seq2seq.check.results import Report
 from seq2seq.data.preparation import TrainingText
 from seq2seq.errors import UserError
+from seq2seq.recipe import decoding_with
 from seq2seq.tokenizers.tokenizer import Tokenizers
+from seq2seq.training.loop import TrainingLoop
+from seq2seq.training.validation import scored_pairs
 
 PAIRS = 50_000
 """Maximum number of pairs to read from each corpus; enough for batches of realistic shapes."""
@@ -28,16 +31,20 @@ batch and on other programs."""
 STEPS_ON_GPU = 5
 """Number of steps of a measurement on a GPU. A training prepares the next batches while the GPU computes; between two
 measurements, the host waits for the GPU. On a CPU, each step is measured."""
+SENTENCES = 100
+"""Maximum number of validation sentences to translate."""
 SECONDS = 20.0
 """Total time of the steps, in seconds, after which no further measurement is started, except for MIN_STEPS."""
 
 
-def measure(text: TrainingText, tokenizers: Tokenizers, report: Report) -> None:
+def measure(text: TrainingText, tokenizers: Tokenizers, report: Report, translates: bool = False) -> None:
     """Train a few steps in a temporary directory; report their speed and peak memory, or why they cannot run.
 
     The reported time per step is the median of the last third of the measurements, but of at least MIN_REPORTED. It
     does not include validation. The steps have the threads of the training, and on a GPU its CUDA graph. The shape of
     their batches is that of the first PAIRS: 0.2 % smaller than that of a million pairs with lengths as in news.
+
+    translates: True to measure the time of the preparation, and of translating validation sentences, too.
     """
     import torch
 
@@ -63,7 +70,9 @@ def measure(text: TrainingText, tokenizers: Tokenizers, report: Report) -> None:
         with ExitStack() as stack:
             run = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="seq2seq-check-")))
             save_tokenizers(tokenizers.files(), run / "tokenizer")
+            began = time.perf_counter()
             training = start_training(recipe, run, text=first_pairs)
+            preparation = time.perf_counter() - began
             stack.callback(training.close)                            # before its files are deleted
             device = training.step.device
             together = STEPS_ON_GPU if device.type == "cuda" else 1
@@ -84,6 +93,7 @@ def measure(text: TrainingText, tokenizers: Tokenizers, report: Report) -> None:
                 if len(seconds) >= MIN_STEPS and sum(seconds) * together > SECONDS:
                     break
                 start, counted = time.perf_counter(), 0
+            seconds_a_sentence = _seconds_a_sentence(training) if translates else None
             peak = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else _peak_of_process()
     except UserError as error:
         report.errors.append(str(error))
@@ -93,6 +103,23 @@ def measure(text: TrainingText, tokenizers: Tokenizers, report: Report) -> None:
     report.measured = {"steps": last * together, "seconds_a_step": step_seconds,
                        "tokens_a_second": sum(tokens[-last:]) / last / step_seconds,
                        "hours": step_seconds * recipe.training.max_steps / 3600, "peak_bytes": peak}
+    if translates:
+        report.measured |= {"seconds_of_preparation": preparation, "seconds_a_sentence": seconds_a_sentence}
+
+
+def _seconds_a_sentence(training: TrainingLoop) -> float:
+    """Return the time for the translation of a validation sentence, as long as its source.
+
+    A model that is not trained yet hardly ever ends a translation before its maximum length.
+    """
+    decoding = decoding_with(training.recipe.decoding, {"max_length_ratio": 1.0, "max_length_offset": 2})
+    sources = [source for source, _ in scored_pairs(training.validation.pairs, SENTENCES)]
+    with training.step.use_weights(training.step.weights):
+        translator = replace(training.translator(), decoding=decoding)
+        translator.translate(sources[:2])                                       # generates kernels
+        start = time.perf_counter()
+        translator.translate(sources)
+    return (time.perf_counter() - start) / len(sources)
 
 
 def _peak_of_process() -> int | None:

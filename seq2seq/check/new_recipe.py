@@ -1,209 +1,270 @@
-"""Write a first recipe for a corpus: split the text into three sets, and choose settings for the amount of text."""
+"""Write a first recipe for the user's text: split off held-out sets, and choose settings for the amount of text."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
-from unicodedata import normalize
 
 from pydantic import ValidationError
 
+from seq2seq import console
 from seq2seq.check.blocking_problems import load_or_make_tokenizers
-from seq2seq.check.cost import estimate_training
-from seq2seq.check.held_out_split import PAIRS_PER_HELD_OUT, HeldOut, choose_held_out
+from seq2seq.check.corpus_statistics import Sample, scan_corpus
+from seq2seq.check.cost import estimate_model, estimate_training, estimate_vocabulary
+from seq2seq.check.given_text import GivenText
+from seq2seq.check.held_out_split import PAIRS_PER_HELD_OUT, HeldOut, choose_held_out, comparable
+from seq2seq.check.measure import PAIRS as MEASURED_PAIRS
+from seq2seq.check.measure import measure
+from seq2seq.check.pair_checks import CorpusChecker
 from seq2seq.check.read_corpora import CorpusReader
-from seq2seq.check.results import CorpusReport, Report
-from seq2seq.check.warnings import EPOCHS_WARNING_THRESHOLD, LINE_WARNINGS, frequent_kinds
-from seq2seq.data.corpus import LinePair, as_lines, first_line_warnings, read_corpus, read_lines, read_pairs
+from seq2seq.check.results import CorpusReport, Finding, Report
+from seq2seq.check.time_budget import LOSS_SHARE, START_SECONDS, Candidate, Speed, best_plan, candidates, with_more_time
+from seq2seq.check.warnings import (
+    EPOCHS_WARNING_THRESHOLD,
+    LINE_WARNINGS,
+    MAX_WRONG_LANGUAGE_SHARE,
+    MAX_WRONG_SIDE_SHARE,
+    add_corpus_warnings,
+    add_tokenization_warnings,
+    frequent_kinds,
+)
+from seq2seq.data.corpus import first_line_warnings
 from seq2seq.data.damaged_text import is_damaged
-from seq2seq.data.language_identification import lingua_languages
 from seq2seq.data.number_agreement import number_agreement
-from seq2seq.data.parallel_text import zip_parallel
+from seq2seq.data.pair_augmenter import PLACEHOLDER, TAG
 from seq2seq.data.preparation import TrainingText
 from seq2seq.errors import CorpusError, OptionError, UserError
 from seq2seq.evaluation.scores import sacrebleu_metric
-from seq2seq.languages import main_language, same_code
+from seq2seq.evaluation.significance import expected_interval
+from seq2seq.languages import same_code, suggestion_for
 from seq2seq.recipe import Corpus, Languages, Recipe, load_recipe
-from seq2seq.recipe.data_section import COLUMN_FORMATS, TABLE_FORMATS, Data
+from seq2seq.recipe.data_section import Data
 from seq2seq.recipe.model_sizes import consistency_for, size_for
 from seq2seq.storage.atomic import replace_directory
 from seq2seq.tokenizers.canonical_text import is_blank
 
 RECIPE_FILE = "recipe.yaml"
-SPLITS = ("train", "valid", "test")
+MAX_NAMED = 3
+"""Maximum number of files that the recipe names."""
 EPOCHS = 30
 """Number of epochs of the training. Most recipes in `recipes/` train for 3 to 38 epochs."""
 MIN_STEPS = 1_000
 """Minimum number of steps: with fewer, the learning rate cannot rise and fall slowly enough."""
-VALIDATIONS = 20
-"""Number of validations of a training that is not stopped early."""
+VALIDATIONS, MIN_TO_STOP = 20, 6
+"""Number of validations of a training that is not stopped early, and minimum number to stop early at all."""
 BATCH_TOKENS = {"tiny": 1024, "small": 2048, "base": 25_000}
 """Target tokens per step for each model size, as in the recipes with this size. Tiny corpora get smaller batches."""
 MIN_BATCH_TOKENS = 256
 """Minimum number of target tokens per step, about 15 sentences; the gradients of smaller batches are too noisy."""
-MAX_LANGUAGE_CHARACTERS, MAX_LANGUAGE_LINES = 5_000, 500
-"""Maximum numbers of characters and of lines from which a language is identified."""
 MAX_VALIDATED = 500
 """Maximum number of validation sentences that are translated in each validation."""
 # Keys of data.cleaning that drop the lines of each kind in LINE_WARNINGS.
 CLEANING = {"duplicate": "remove_duplicates: true", "identical": "remove_identical: true",
-            "damaged": "remove_damaged: true"}
+            "damaged": "remove_damaged: true", "numbers_differ": "min_number_agreement: 0.7"}
+CAUTION = {"numbers_differ": "    # On web text, two thirds of the pairs that this drops were bad (docs/cleaning.md). "
+                             "Remove it if\n    # one side writes numbers as words.\n"}
+"""Further comment on a key of CLEANING."""
+AUGMENTED = {"placeholders": "placeholders such as {name} or %s", "tags": "tags such as <b>"}
+"""Keys of data.augmentation that teach a model to copy what text of each kind has."""
+MIN_AUGMENTED_SHARE, AUGMENTATION = 0.01, 0.05
+"""Share of pairs with placeholders or tags above which the recipe augments them, and the share of pairs that change, as
+in recipes/robustness."""
+MAX_INTERVAL, GOOD_INTERVAL = 4.0, 2.0
+"""Half of the 95 % interval of BLEU above which a set is reported as too small, and that of the size to aim at."""
 
 
 @dataclass
 class NewRecipe:
     """Result of `write_recipe`.
 
-    scanned: report on the whole corpus before cleaning. train: report on the training text after cleaning.
-    pairs: number of pairs of each split. copies: number of pairs left out, because they repeat a held-out pair.
+    scanned: report on the given text before cleaning. train: report on the training text after cleaning.
+    text: the given text. pairs: number of pairs of each set. copies: number of pairs left out, because they repeat a
+    held-out pair or have a sentence of a given set. intervals: for each held-out set, half of BLEU's 95 % interval.
+    warnings: problems of the text that the settings do not solve. notes: about the time of the training.
     """
 
     path: Path
+    recipe: Recipe
     size: str
     scanned: CorpusReport
     train: CorpusReport
+    text: GivenText
     pairs: dict[str, int]
     copies: int
-    max_steps: int
     steps_per_epoch: int
+    intervals: dict[str, float]
+    warnings: list[str]
+    notes: list[str]
 
 
-def corpus_of(files: Sequence[Path], source_column: str | None = None, target_column: str | None = None) -> Corpus:
-    """Return the corpus that consists of two text files or one table.
+@dataclass(frozen=True)
+class Settings:
+    """Settings of a new recipe that depend on its text. cleaning, augmentation: their lines in the recipe.
+    reason: comment on max_steps; "" if they are those of EPOCHS."""
 
-    Args:
-        source_column, target_column: names or numbers of a table's columns. If names are given for a .tsv or .csv, its
-            first line is a header. If None, columns 1 and 2 are used or, in a .tmx, the recipe's languages.
-    Raises:
-        UserError: a file is missing or empty, the files are neither one table nor two different text files, the text
-            files have different numbers of lines (or one is not UTF-8), or the columns do not fit the format.
-    """
-    for path in files:
-        if not path.is_file():
-            problem = "is not a regular file" if path.exists() else "does not exist"
-            raise CorpusError(f"{path} {problem}. Give the path of a text file or a table.")
-        if not path.stat().st_size:
-            raise CorpusError(f"{path} is empty. Give a file with text.")
-    columns = source_column, target_column
-    if len(files) == 1:
-        return _table(files[0], columns)
-    if len(files) != 2:
-        raise OptionError(f"{len(files)} files were given. Give two text files that match line by line, or one file "
-                          f"with both sides ({', '.join(TABLE_FORMATS)}).")
-    for path in files:
-        if Corpus.model_construct(file=str(path)).table_format:
-            raise OptionError(f"{path} is a table, which contains both sides. Give only this file.")
-    if any(columns):
-        raise OptionError("--source-column and --target-column are for one file with both sides.")
-    if files[0].samefile(files[1]):
-        raise OptionError(f"{files[0]} and {files[1]} are the same file. Give the source text and its translation.")
-    for _ in zip_parallel([str(path) for path in files], *map(read_lines, files), max_counted=None):
-        pass                                                        # raises an error if the numbers of lines differ
-    return Corpus(source=str(files[0]), target=str(files[1]))
+    size: str
+    batch_tokens: int
+    consistency: float
+    max_steps: int = MIN_STEPS
+    validations: int = VALIDATIONS
+    valid_sentences: int = MAX_VALIDATED
+    cleaning: tuple[str, ...] = ()
+    augmentation: tuple[str, ...] = ()
+    reason: str = ""
 
 
-def _table(path: Path, columns: tuple[str | None, str | None]) -> Corpus:
-    format = Corpus.model_construct(file=str(path)).table_format
-    if format is None:
-        raise OptionError(f"{path} is not a table ({', '.join(TABLE_FORMATS)}). Give two text files that match line by "
-                          "line, or a table whose name ends in one of these.")
-    if (columns[0] is None) != (columns[1] is None):
-        raise OptionError("give both --source-column and --target-column, or neither of them.")
-    if columns[0] is None or columns[1] is None:
-        if format in (".jsonl", ".parquet"):
-            raise OptionError(f"{path}: name its columns with --source-column and --target-column.")
-        return Corpus(file=str(path))
-    if format in COLUMN_FORMATS and all(column and re.fullmatch("[1-9][0-9]*", column) for column in columns):
-        return Corpus(file=str(path), source=int(columns[0]), target=int(columns[1]))
-    return Corpus(file=str(path), source=columns[0], target=columns[1], header=format in COLUMN_FORMATS)
+@dataclass
+class _Draft:
+    """Recipe that is being written, with what its comments say. pairs: number of pairs of each set. kept: number of
+    training pairs that cleaning keeps. split: names of the sets that were split off."""
+
+    output: Path
+    directory: Path
+    text: GivenText
+    languages: tuple[str, str]
+    scanned: CorpusReport
+    seed: int
+    pairs: dict[str, int]
+    kept: int
+    split: Sequence[str]
+
+    def write(self, settings: Settings) -> Recipe:
+        """Write the recipe with these settings, and load it."""
+        (self.directory / RECIPE_FILE).write_text(_recipe_text(self, settings), encoding="utf-8", newline="\n")
+        return load_recipe(self.directory / RECIPE_FILE)
 
 
-def identify_languages(corpus: Corpus) -> tuple[str | None, str | None]:
-    """Return the language codes of source and target according to lingua, from the first lines of the corpus.
-
-    Returns (None, None) if lingua is not installed, or if the corpus is a .tmx without `source` and `target`; None for
-    a side whose language lingua does not recognise.
-
-    Raises:
-        CorpusError: the corpus cannot be read.
-    """
-    if corpus.uses_recipe_languages:
-        return None, None
-    try:
-        import lingua
-    except ImportError:
-        return None, None
-    texts = [pair[1:] for pair in islice(as_lines(read_corpus(corpus, Path())), MAX_LANGUAGE_LINES)]
-    detector = lingua.LanguageDetectorBuilder.from_all_languages().build()
-    found = [detector.detect_language_of(normalize("NFC", "\n".join(side)[:MAX_LANGUAGE_CHARACTERS]))
-             for side in zip(*texts, strict=True)] or [None, None]
-    source, target = (language and language.iso_code_639_1.name.lower() for language in found)
-    return source, target
-
-
-def is_doubtful(given: str, identified: str, other: str) -> bool:
-    """Return True if lingua should not identify text of the language `given` as `identified`.
-
-    lingua takes text of a language that it does not know for a similar language: Nepali for Hindi. Such text is
-    doubtful only if it is identified as `other`, the language of the other side.
-    """
-    known = lingua_languages()
-    expected, found, others = (known.get(main_language(code)) for code in (given, identified, other))
-    return expected != found and (expected is not None or found == others)
-
-
-def write_recipe(corpus: Corpus, languages: tuple[str, str], output: Path, seed: int = 1) -> NewRecipe:
+def write_recipe(corpora: Sequence[Corpus], languages: tuple[str, str], output: Path, seed: int = 1,
+                 valid: Sequence[Corpus] = (), test: Sequence[Corpus] = (), minutes: float | None = None) -> NewRecipe:
     """Write a new directory with a recipe and its training, validation and test text.
 
-    The directory appears only when it is complete. The amount of text decides the settings of the recipe.
+    The directory appears only when it is complete. The amount of text decides the settings of the recipe, and what
+    `check` finds in the text decides cleaning and augmentation.
 
     Args:
-        corpus: see `corpus_of`. languages: language codes of source and target.
-        seed: seed of the split; the same corpus and seed give the same files.
+        corpora: see `corpora_of`. languages: language codes of source and target.
+        seed: seed of the split; the same corpora and seed give the same files.
+        valid, test: validation and test sets. If there are none, they are split off. No training pair has a sentence of
+            a held-out set.
+        minutes: time of the training on this machine to which its size and steps are fitted. None: as many steps as
+            suit the text.
     Raises:
-        UserError: the directory exists or cannot be written, or the corpus cannot be read or has too few pairs.
+        UserError: the directory exists or cannot be written, or a corpus cannot be read or has too few pairs.
     """
     _require_new(output)
-    scanned = _scan(corpus, languages)
-    recipe = _recipe_of(corpus, languages)
-    frequent = frequent_kinds(scanned.findings, scanned.lines)
-    held_out = choose_held_out(as_lines(read_pairs(recipe, corpus)), seed, partial(_is_suitable, languages))
-    if not held_out.valid:
+    recipe = _recipe_of(corpora, languages)
+    text = GivenText(corpora, recipe)
+    scanned, augmented = _scan(text)
+    own = _given_sets(recipe, valid, test)
+    split = [name for name, given in (("valid", valid), ("test", test)) if not given]
+    sentences = [{comparable(pair[side]) for pairs in own.values() for pair in pairs} for side in (0, 1)]
+    held_out, overlapping = _choose(text, sentences, split, seed, partial(_is_suitable, languages))
+    if split and not getattr(held_out, split[0]):
         raise CorpusError(
-            f"{corpus.label} has too few pairs for a validation and a test set ({scanned.lines:,}). They need at least "
+            f"{text.label} has too few pairs for a validation and a test set ({scanned.lines:,}). They need at least "
             f"{PAIRS_PER_HELD_OUT} different pairs with undamaged text on both sides and the same numbers. At least "
             "two of these pairs must share neither source nor target with another pair. Add text.")
+    left_out = held_out.copies | overlapping
     with replace_directory(output) as directory:
-        pairs = _write_texts(as_lines(read_pairs(recipe, corpus)), directory, languages, held_out)
-        kept = pairs["train"]
-        size = size_for(kept)
+        pairs = _write_texts(text, directory, languages, held_out, left_out, own)
+        if not pairs["train"]:
+            raise CorpusError(f"{text.label}: every one of {scanned.lines:,} pairs has a sentence of the validation or "
+                              "test sets, so no training pair is left. Give other training text or other sets.")
+        draft = _Draft(output, directory, text, languages, scanned, seed, pairs, pairs["train"], split)
+        size = size_for(draft.kept)
+        frequent = [kind for kind in frequent_kinds(scanned.findings, scanned.lines) if kind in CLEANING]
+        settings = Settings(size, BATCH_TOKENS[size], 0, cleaning=tuple(
+            _cleaning_line(kind, scanned.findings[kind], scanned.lines) for kind in frequent), augmentation=tuple(
+            f"    # {count:,} of {scanned.lines:,} pairs have {AUGMENTED[kind]}.\n    {kind}: {AUGMENTATION}\n"
+            for kind, count in augmented.items() if count > MIN_AUGMENTED_SHARE * scanned.lines))
+        train, checker = _read_train(draft.write(settings), directory)
+        if line := _language_line(train.report):
+            settings = replace(settings, cleaning=(*settings.cleaning, line))
+            train, checker = _read_train(draft.write(settings), directory)
+        draft.kept = train.report.pairs                                         # cleaning may drop many pairs
+        size = size_for(draft.kept)
+        settings = replace(settings, consistency=consistency_for(draft.kept))
+        notes: list[str] = []
+        if minutes is None:
+            settings, steps_per_epoch = _full(draft, settings, size, train)
+        else:
+            settings, steps_per_epoch, notes = _fitted(draft, settings, size, train, minutes)
+            if settings.max_steps < min(MIN_STEPS, EPOCHS * steps_per_epoch):
+                console.warn(f"only {settings.max_steps:,} steps fit into {minutes:g} minutes on this machine; a "
+                             f"training should have {MIN_STEPS:,} or more")
+        written = draft.write(settings)
+        warnings, intervals = _held_out_warnings(written, checker, own)
+    return NewRecipe(output / RECIPE_FILE, written.with_directory(output), settings.size, scanned, train.report, text,
+                     pairs, len(left_out), steps_per_epoch, intervals,
+                     [*_text_warnings(train.report, written), *warnings], notes)
 
-        def write(batch_tokens: int, max_steps: int) -> Recipe:
-            text = _recipe_text(output, languages, corpus, scanned, pairs, kept, size, frequent, batch_tokens,
-                                max_steps, seed)
-            (directory / RECIPE_FILE).write_text(text, encoding="utf-8", newline="\n")
-            return load_recipe(directory / RECIPE_FILE)
 
-        batch_tokens = BATCH_TOKENS[size]
-        train = _read_train(write(batch_tokens, MIN_STEPS), directory)
-        kept = train.report.pairs                                               # cleaning may drop many pairs
-        size = size_for(kept)
-        batch_tokens = BATCH_TOKENS[size]
-        steps_per_epoch = _steps_per_epoch(write(batch_tokens, MIN_STEPS), train)
-        while steps_per_epoch * EPOCHS_WARNING_THRESHOLD < MIN_STEPS and batch_tokens > MIN_BATCH_TOKENS:
-            batch_tokens //= 2
-            steps_per_epoch = _steps_per_epoch(write(batch_tokens, MIN_STEPS), train)
-        max_steps = max(-(-EPOCHS * steps_per_epoch // 100) * 100, MIN_STEPS)
-        write(batch_tokens, max_steps)
-    return NewRecipe(output / RECIPE_FILE, size, scanned, train.report, pairs, len(held_out.copies), max_steps,
-                     steps_per_epoch)
+def _full(draft: _Draft, settings: Settings, size: str, train: CorpusReader) -> tuple[Settings, int]:
+    """Return the settings of a training of EPOCHS with a model of this size, and its steps per epoch."""
+    settings = replace(settings, size=size, batch_tokens=BATCH_TOKENS[size])
+    steps_per_epoch = _steps_per_epoch(draft.write(settings), train)
+    while steps_per_epoch * EPOCHS_WARNING_THRESHOLD < MIN_STEPS and settings.batch_tokens > MIN_BATCH_TOKENS:
+        settings = replace(settings, batch_tokens=settings.batch_tokens // 2)
+        steps_per_epoch = _steps_per_epoch(draft.write(settings), train)
+    return replace(settings, max_steps=max(-(-EPOCHS * steps_per_epoch // 100) * 100, MIN_STEPS)), steps_per_epoch
+
+
+def _fitted(draft: _Draft, settings: Settings, size: str, train: CorpusReader, minutes: float
+            ) -> tuple[Settings, int, list[str]]:
+    """Return settings for a training of this time, its steps per epoch, and notes about the time. size: the size that
+    suits the amount of text.
+
+    Raises:
+        UserError: no step can be measured, or the time is too short.
+    """
+    full: dict[str, tuple[Settings, int]] = {}
+
+    def measured(size: str, consistency: float) -> Candidate:
+        full[size] = sized, steps_per_epoch = _full(draft, replace(settings, consistency=consistency), size, train)
+        recipe = draft.write(sized)
+        report = Report(recipe.name, [])
+        estimate_vocabulary(recipe, train.tokenizers, {}, report)
+        estimate_model(recipe, report)
+        assert train.tokenizers is not None
+        console.print_message(f"measuring the {size} model")
+        measure(TrainingText.of(recipe), train.tokenizers, report, translates=True)
+        if problems := report.errors or report.warnings:
+            raise UserError(problems[0])
+        numbers, valid = report.measured, draft.pairs["valid"]
+        tests = sum(count for name, count in draft.pairs.items() if name not in ("train", "valid"))
+        loss = LOSS_SHARE * numbers["seconds_a_step"] * valid / max(draft.kept / steps_per_epoch, 1)
+        repeated = max(1.0, draft.kept / MEASURED_PAIRS)
+        return Candidate(size, consistency, Speed(
+            train.tokenizer_seconds + numbers["seconds_of_preparation"] * repeated, numbers["seconds_a_step"],
+            numbers["seconds_a_sentence"], loss, min(valid, MAX_VALIDATED), tests), steps_per_epoch, sized.max_steps)
+
+    names = list(BATCH_TOKENS)
+    sizes = names[names.index(size)::-1]                                        # from the largest to the smallest
+    plan, tried = best_plan(candidates(sizes, settings.consistency, measured), 60 * minutes)
+    if plan is None:
+        raise OptionError(f"--minutes {minutes:g}: {tried[-1].speed.preparation:,.0f} seconds of preparation and the "
+                          "test leave no time for a training on this machine. Give more minutes.")
+    sized, steps_per_epoch = full[plan.size]
+    if plan.seconds < 60 * minutes * 0.8:
+        reason = f"{EPOCHS} epochs, which take less than the {minutes:g} minutes on this machine."
+    else:
+        reason = f"{plan.epochs:.1f} epochs, which fit into {minutes:g} minutes on this machine."
+    fitted = replace(sized, consistency=plan.consistency, max_steps=plan.steps, validations=plan.validations,
+                     valid_sentences=plan.valid_sentences, reason=reason)
+    speed = next(one.speed for one in tried if (one.size, one.consistency) == (plan.size, plan.consistency))
+    return fitted, steps_per_epoch, [
+        f"about {plan.seconds / 60:.1f} of {minutes:g} minutes on this machine: "
+        f"{speed.preparation + START_SECONDS:,.0f} s preparation, {speed.step:.2g} s a step, {plan.validations} "
+        f"validations of {speed.loss + plan.valid_sentences * speed.sentence:,.0f} s, "
+        f"{speed.test * speed.sentence:,.0f} s test",
+        *with_more_time(tried, plan, minutes)]
 
 
 def _require_new(output: Path) -> None:
@@ -212,39 +273,97 @@ def _require_new(output: Path) -> None:
                           "--output DIRECTORY")
 
 
-def _recipe_of(corpus: Corpus, languages: tuple[str, str]) -> Recipe:
-    """Return a recipe for the functions of `check`: the corpus is its training and validation text."""
+def _recipe_of(corpora: Sequence[Corpus], languages: tuple[str, str]) -> Recipe:
+    """Return a recipe for the functions of `check`: the corpora are its training and validation text."""
     try:
         codes = Languages(source=languages[0], target=languages[1])
     except ValidationError as error:
-        side = error.errors()[0]["loc"][0]
-        raise OptionError(f"--{side} {error.errors()[0]['input']}: not a language "
-                          "code such as de or en-GB.") from None
+        side, value = error.errors()[0]["loc"][0], str(error.errors()[0]["input"])
+        raise OptionError(f"--{side} {value}: not a language code such as de or en-GB.{suggestion_for(value)}"
+                          ) from None
     if same_code(*languages):
         raise OptionError(f"source and target are the same language, {languages[0]}. Check the files, and give the "
                           "languages with --source and --target.")
-    return Recipe(name="new", languages=codes, data=Data(train=(corpus,), valid=(corpus,))).with_directory(Path())
+    return Recipe(name="new", languages=codes, data=Data(train=tuple(corpora), valid=tuple(corpora[:1]))
+                  ).with_directory(Path())
 
 
-def _scan(corpus: Corpus, languages: tuple[str, str]) -> CorpusReport:
-    """Read the whole corpus, and return a report with the number of lines of each kind.
+def _scan(text: GivenText) -> tuple[CorpusReport, dict[str, int]]:
+    """Read the whole text. Return a report with the number of lines of each kind, and the number of pairs with the same
+    placeholders, or tags, on both sides.
 
     Raises:
-        CorpusError: the corpus cannot be read, most pairs have the same text on both sides, or line 1 may be misread.
+        CorpusError: a corpus cannot be read, most pairs have the same text on both sides, or line 1 may be misread.
     """
-    recipe = _recipe_of(corpus, languages)
-    reader = CorpusReader("train", corpus, recipe)
-    reader.scan(None)
-    report = reader.report
-    if report.error:
-        raise CorpusError(report.error)
+    report, augmented = CorpusReport("train", text.label), dict.fromkeys(AUGMENTED, 0)
+
+    def counted() -> Iterator[tuple[int, str, str]]:
+        for number, source, target in text.pairs(report.counts):
+            for kind, pattern in (("placeholders", PLACEHOLDER), ("tags", TAG)):
+                if (found := sorted(pattern.findall(source))) or pattern.search(target):
+                    augmented[kind] += 1
+                    if found != sorted(pattern.findall(target)):
+                        report.findings.setdefault(f"{kind}_differ", Finding()).add(number)
+            yield number, source, target
+
+    pairs = console.with_progress(f"scanning {text.label}", counted(), "pairs")
+    scan_corpus(pairs, report, 2, text.recipe.languages, "", set())
     if "identical" in report.findings and report.findings["identical"].count > report.lines / 2:
-        raise CorpusError(f"{corpus.label}: of {report.lines:,} pairs, {report.findings['identical']} have the same "
+        raise CorpusError(f"{text.label}: of {report.lines:,} pairs, {report.findings['identical']} have the same "
                           "text on both sides. Give the source text and its translation.")
-    for warning in first_line_warnings(recipe):
+    for warning in first_line_warnings(text.recipe):
         raise CorpusError(f"{warning.fault} Name the columns with --source-column and --target-column: by number if "
                           "line 1 is text, by name if it is a header.")
-    return report
+    return report, augmented
+
+
+def _given_sets(recipe: Recipe, valid: Sequence[Corpus], test: Sequence[Corpus]) -> dict[str, list[tuple[str, str]]]:
+    """Return the pairs of the given validation and test sets, by name: all validation sets are one, `valid`; a test set
+    has the name of its file. Pairs with a blank side are left out with a warning.
+
+    Raises:
+        CorpusError: a set cannot be read, or has no pair with text on both sides.
+    """
+    sets: dict[str, list[tuple[str, str]]] = {}
+    for kind, corpus in [*(("valid", one) for one in valid), *(("test", one) for one in test)]:
+        pairs = list(GivenText([corpus], recipe).pairs())
+        kept = [(source, target) for _, source, target in pairs if not is_blank(source) and not is_blank(target)]
+        if not kept:
+            raise CorpusError(f"--{kind} {corpus.label} has no pair with text on both sides. Give another set.")
+        if len(kept) < len(pairs):
+            console.warn(f"--{kind} {corpus.label}: {len(pairs) - len(kept):,} of {len(pairs):,} pairs are left out "
+                         "because a side is blank")
+        name = kind
+        if kind == "test" and len(test) > 1:
+            stem = re.sub("[^A-Za-z0-9_-]", "_", Path(corpus.label).name.partition(".")[0]) or "test"
+            name = next(one for one in (stem, *(f"{stem}_{number}" for number in range(2, 1000)))
+                        if one not in sets and one not in ("train", "valid"))
+        sets[name] = sets.get(name, []) + kept
+    return sets
+
+
+def _choose(text: GivenText, sentences: Sequence[set[str]], split: Sequence[str], seed: int,
+            is_suitable: Callable[[str, str], bool]) -> tuple[HeldOut, frozenset[int]]:
+    """Choose the held-out pairs. Return them, and the numbers of the pairs with a sentence of a given set.
+
+    sentences: `comparable` sources and targets of the given sets. split: names of the sets to choose.
+    """
+    overlapping = []
+
+    def others() -> Iterator[tuple[int, str, str]]:
+        for number, *pair in text.pairs():
+            if any(comparable(side) in known for side, known in zip(pair, sentences, strict=True) if known):
+                overlapping.append(number)
+            else:
+                yield number, pair[0], pair[1]
+
+    if split:
+        chosen = choose_held_out(others(), seed, is_suitable, split)
+    else:
+        chosen = HeldOut(frozenset(), frozenset(), frozenset())
+        for _ in others():
+            pass
+    return chosen, frozenset(overlapping)
 
 
 def _is_suitable(languages: tuple[str, str], source: str, target: str) -> bool:
@@ -254,37 +373,101 @@ def _is_suitable(languages: tuple[str, str], source: str, target: str) -> bool:
         number_agreement(source, target, *languages) == 1)
 
 
-def _write_texts(pairs: Iterable[LinePair], directory: Path, languages: tuple[str, str], held_out: HeldOut
-                 ) -> dict[str, int]:
-    """Write the files of all splits, and return the number of pairs of each split."""
-    counts = dict.fromkeys(SPLITS, 0)
+def _write_texts(text: GivenText, directory: Path, languages: tuple[str, str], held_out: HeldOut,
+                 left_out: frozenset[int], own: dict[str, list[tuple[str, str]]]) -> dict[str, int]:
+    """Write the files of all sets, and return the number of pairs of each set."""
+    names = dict.fromkeys(["train", *(["valid"] if held_out.valid else []), *(["test"] if held_out.test else []), *own])
+    counts = dict.fromkeys(sorted(names, key=lambda name: (name != "train", name != "valid")), 0)
     with ExitStack() as stack:
-        files = {split: [stack.enter_context((directory / f"{split}.{code}").open("w", encoding="utf-8", newline="\n"))
-                         for code in languages] for split in SPLITS}
-        for number, *texts in pairs:
-            if number in held_out.copies:
-                continue
-            split = "valid" if number in held_out.valid else "test" if number in held_out.test else "train"
-            counts[split] += 1
-            for file, text in zip(files[split], texts, strict=True):
-                file.write(f"{text}\n")
+        files = {name: [stack.enter_context((directory / f"{name}.{code}").open("w", encoding="utf-8", newline="\n"))
+                        for code in languages] for name in counts}
+
+        def write(name: str, *pair: str) -> None:
+            counts[name] += 1
+            for file, side in zip(files[name], pair, strict=True):
+                file.write(side.replace("\r", " ") + "\n")
+
+        for number, *pair in text.pairs():
+            if number not in left_out:
+                write("valid" if number in held_out.valid else "test" if number in held_out.test else "train", *pair)
+        for name, pairs in own.items():
+            for one in pairs:
+                write(name, *one)
     return counts
 
 
-def _read_train(recipe: Recipe, directory: Path) -> CorpusReader:
-    """Train the tokenizer, and read the training text with it.
+def _read_train(recipe: Recipe, directory: Path) -> tuple[CorpusReader, CorpusChecker]:
+    """Train the tokenizer, and read and check the training text with it.
 
     Raises:
         UserError: the tokenizer cannot be trained.
     """
-    reader = CorpusReader("train", recipe.data.train[0], recipe)
+    reader, sample = CorpusReader("train", recipe.data.train[0], recipe), Sample(recipe.seed)
+    reader.scan(sample)
+    began = time.perf_counter()
     reader.tokenizers, error = load_or_make_tokenizers(TrainingText.of(recipe), directory, use_run=False)
+    reader.tokenizer_seconds = time.perf_counter() - began
     if error:
         raise CorpusError(error)
     reader.read_train({}, set(), {side: set() for side in reader.spec.sides})
     if reader.report.error:
         raise CorpusError(reader.report.error)
-    return reader
+    checker = CorpusChecker(sample.blocks, reader.languages)
+    reader.check_pairs(checker)
+    return reader, checker
+
+
+def _cleaning_line(kind: str, finding: Finding, lines: int) -> str:
+    return (f"    # {finding.count:,} of {lines:,} pairs {LINE_WARNINGS[kind][1]}.\n"
+            f"{CAUTION.get(kind, '')}    {CLEANING[kind]}\n")
+
+
+def _language_line(report: CorpusReport) -> str:
+    """Return the line of data.cleaning that drops pairs in a wrong language; "" if there are few."""
+    checks = report.judgement
+    if checks is None:
+        return ""
+    for filter, findings, checked, share, problem in (
+            ("sides", checks.wrong_side, checks.pairs, MAX_WRONG_SIDE_SHARE, "the language of the other side"),
+            ("lingua", checks.wrong_language, checks.recognised, MAX_WRONG_LANGUAGE_SHARE, "another language")):
+        count = max((finding.count for finding in findings.values()), default=0)
+        if max(share * checked, 2) < count < checked / 2:                       # else the sides are exchanged
+            return (f"    # {count:,} of {checked:,} checked pairs look like {problem} on a side.\n"
+                    f"    language: {filter}\n")
+    return ""
+
+
+def _text_warnings(report: CorpusReport, recipe: Recipe) -> list[str]:
+    """Return the warnings of `check` about the training text, with the cleaning of the recipe."""
+    warnings: list[str] = []
+    add_corpus_warnings(report, recipe.data.cleaning, None, set(), warnings)
+    add_tokenization_warnings([report], warnings)
+    return warnings
+
+
+def _held_out_warnings(recipe: Recipe, checker: CorpusChecker, own: Collection[str]
+                       ) -> tuple[list[str], dict[str, float]]:
+    """Return the warnings about the validation and test sets, and for each set half of the 95 % interval of BLEU. own:
+    names of the given sets. The faults of the others are those of the training text."""
+    warnings: list[str] = []
+    intervals = {}
+    for role, spec in recipe.data.held_out().items():
+        name = role.removeprefix("test.")
+        if name in own:
+            reader = CorpusReader(role, spec, recipe)
+            reader.scan(None)
+            sources = reader.read_held_out({})
+            reader.check_pairs(checker)
+            add_corpus_warnings(reader.report, recipe.data.cleaning, sources, set(), warnings)
+        targets = [target for _, _, target in GivenText([spec], recipe).pairs()]
+        intervals[name] = expected_interval(targets, recipe.languages.target)
+        if intervals[name] > MAX_INTERVAL:
+            needed = round(len(targets) * (intervals[name] / GOOD_INTERVAL) ** 2, -1)
+            warnings.append(f"{name}: with {len(targets):,} pairs, BLEU is known to about ± {intervals[name]:.0f} "
+                            "(95 %), and smaller differences mean nothing. Some "
+                            f"{needed:,.0f} pairs like these give ± {GOOD_INTERVAL:.0f}: give a set of your own with "
+                            f"--{role.partition('.')[0]}, or add text.")
+    return warnings, intervals
 
 
 def _steps_per_epoch(recipe: Recipe, train: CorpusReader) -> int:
@@ -294,59 +477,63 @@ def _steps_per_epoch(recipe: Recipe, train: CorpusReader) -> int:
     return int(report.training["steps_per_epoch"])
 
 
-def _recipe_text(output: Path, languages: tuple[str, str], corpus: Corpus, scanned: CorpusReport,
-                 pairs: dict[str, int], kept: int, size: str, frequent: Sequence[str], batch_tokens: int,
-                 max_steps: int, seed: int) -> str:
-    """Return the recipe as YAML with comments. kept: number of training pairs that cleaning keeps."""
-    source, target = languages
-    name = re.sub("[^A-Za-z0-9_.-]", "_", output.absolute().name).lstrip("_.-") or f"{source}_{target}"
-    files = {split: f"{{source: {split}.{source}, target: {split}.{target}}}" for split in SPLITS}
-    cleaning = "".join(f"    # {scanned.findings[kind].count:,} of {scanned.lines:,} pairs {LINE_WARNINGS[kind][1]}.\n"
-                       f"    {CLEANING[kind]}\n" for kind in frequent if kind in CLEANING)
-    paths = (str(path).encode("utf-8", "backslashreplace").decode() for path in corpus.paths)    # names in any encoding
-    files_of_corpus = " and ".join(json.dumps(path, ensure_ascii=False) for path in paths)
+def _recipe_text(draft: _Draft, settings: Settings) -> str:
+    """Return the recipe as YAML with comments."""
+    source, target = draft.languages
+    pairs, kept, max_steps, size = draft.pairs, draft.kept, settings.max_steps, settings.size
+    name = re.sub("[^A-Za-z0-9_.-]", "_", draft.output.absolute().name).lstrip("_.-") or f"{source}_{target}"
+    files = {split: f"{{source: {split}.{source}, target: {split}.{target}}}" for split in pairs}
+    paths = [str(path).encode("utf-8", "backslashreplace").decode()                    # names in any encoding
+             for corpus in draft.text.corpora for path in corpus.paths]
+    named = [json.dumps(path, ensure_ascii=False) for path in paths[:MAX_NAMED]]
+    others = [f"{len(paths) - MAX_NAMED:,} other files"] if len(paths) > MAX_NAMED else []
     try:
         sacrebleu_metric("bleu", target)
         metrics = ""
     except UserError as error:
         metrics = f"# {error}\nmetrics: [chrf]\n"
     after_cleaning = " after cleaning" if kept != pairs["train"] else ""
+    tests = ", ".join(f"{one}: {files[one]}" for one in pairs if one not in ("train", "valid"))
+    seed = f",\n# split with seed {draft.seed}" if draft.split else ""
+    about_sets = ("Replace a set by your own if you have one." if len(draft.split) == 2 else
+                  f"`{draft.split[0]}` was split off." if draft.split else "")
+    sections = "".join(f"  {section}:\n{''.join(lines)}" for section, lines in (
+        ("cleaning", settings.cleaning), ("augmentation", settings.augmentation)) if lines)
     return f"""\
-# {source} to {target}: {scanned.lines:,} pairs of {files_of_corpus},
-# split with seed {seed}.
+# {source} to {target}: {draft.scanned.lines:,} pairs of {" and ".join([*named, *others])}{seed}.
 # Check this recipe with `seq2seq check`, then train it with `seq2seq train`.
 name: {json.dumps(name)}
 languages: {{source: {source}, target: {target}}}
 data:
   # The keys license and url of a corpus appear in the model card, such as {{…, license: CC-BY-4.0, url: https://…}}.
   train: [{files["train"]}]  # {pairs["train"]:,} pairs
-  # No sentence of these two sets occurs in the training text. Replace them by your own sets if you have some.
+  # No sentence of these sets occurs in the training text. {about_sets}
   valid: {files["valid"]}  # {pairs["valid"]:,} pairs
-  test: {{test: {files["test"]}}}  # {pairs["test"]:,} pairs
-{f"  cleaning:{chr(10)}{cleaning}" if cleaning else ""}\
+  test: {{{tests}}}  # {", ".join(f"{count:,}" for one, count in pairs.items() if one not in ("train", "valid"))} pairs
+{sections}\
 # The size of the vocabulary follows from the amount of text.
 tokenizer: {{vocab_size: auto}}
-# Sizes: tiny, small, base, big. {size} suits {kept:,} pairs{after_cleaning}; a larger model needs more text and time.
+# Sizes: tiny, small, base, big. {size_for(kept)} suits {kept:,} pairs{after_cleaning}; \
+a larger model needs more text and time.
 model: {{base: {size}}}
 {metrics}training:
   # Target tokens per step. Lower this number if the memory is too small.
-  batch_tokens: {batch_tokens}
+  batch_tokens: {settings.batch_tokens}
   learning_rate: {"7e-4" if size == "base" else "2e-3"}
   warmup_steps: {min(max_steps // 10, 4000)}
   schedule: linear
-  # About {EPOCHS} epochs, and at least {MIN_STEPS:,} steps.
+  # {settings.reason or f"About {EPOCHS} epochs, and at least {MIN_STEPS:,} steps."}
   max_steps: {max_steps}
-  validate_every: {max(max_steps // VALIDATIONS, 1)}
+  validate_every: {-(-max_steps // settings.validations)}
   # BLEU in validation is computed on this many of the sentences, because translation takes time.
-  valid_sentences: {min(pairs["valid"], MAX_VALIDATED)}
-  # Stop after this many validations without improvement.
-  early_stopping: {VALIDATIONS // 2}
+  valid_sentences: {min(pairs["valid"], settings.valid_sentences)}
+  # Stop after this many validations without improvement (0: never).
+  early_stopping: {settings.validations // 2 if settings.validations >= MIN_TO_STOP else 0}
   # Moving average of the weights, which is validated and saved as the model.
   ema_decay: 0.99
-{_consistency(kept)}"""
+{_consistency(settings.consistency)}"""
 
 
-def _consistency(pairs: int) -> str:
-    value = consistency_for(pairs)
+def _consistency(value: float) -> str:
     return ("  # Consistency training helps with little text and about 30 epochs. Write 0 if you lower max_steps to "
             f"half.\n  # It doubles the time of a step.\n  consistency: {value:g}\n") if value else ""

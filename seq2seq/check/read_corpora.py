@@ -37,7 +37,8 @@ MAX_PIECES = (64, 128, 256, 512)
 class CorpusReader:
     """Reads one corpus and fills in its report.
 
-    tokenizers: tokenizers that count pieces; if None, pieces are not counted.
+    tokenizers: tokenizers that count pieces; if None, pieces are not counted. tokenizer_seconds: time of their
+        training.
     texts: sources of a validation or test corpus by line number (for a language model, its texts).
     lengths: for each side, the line lengths in pieces, `</s>` included. There is one array for each block of pairs. In
         a training corpus, only pairs that cleaning keeps are included.
@@ -47,6 +48,7 @@ class CorpusReader:
         self.report = CorpusReport(role, spec.label, weight=spec.weight)
         self.spec, self.recipe, self.languages = spec, recipe, recipe.languages_of(spec)
         self.tokenizers: Tokenizers | None = None
+        self.tokenizer_seconds = 0.0
         self.kept: bytearray | None = None                                      # by line number: 1 if cleaning keeps it
         self.lengths: dict[str, list[np.ndarray]] = {side: [] for side in spec.sides}
         self.characters: dict[str, Counter[int]] = {side: Counter() for side in spec.sides}

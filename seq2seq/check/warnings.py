@@ -8,7 +8,7 @@ from typing import Any
 from seq2seq.check.results import CorpusReport, Finding
 from seq2seq.data.damaged_text import RESTORE_WORDS
 from seq2seq.evaluation.scores import MAX_TOKENIZED_SHARE
-from seq2seq.languages import code_for, has_spaceless_words, main_language
+from seq2seq.languages import has_spaceless_words, main_language
 from seq2seq.recipe import Cleaning, Languages, Recipe, TrainingSection
 
 MAX_OVERLAP_SHARE = 0.01
@@ -145,21 +145,6 @@ def add_tokenization_warnings(corpora: Sequence[CorpusReport], warnings: list[st
             "scores on raw text nor with published scores on tokenised text. Detokenise the text. Or, to compare "
             "with published scores of tokenised text, keep it, run seq2seq translate, and score the translations with: "
             "sacrebleu REFERENCE -i TRANSLATIONS --force --tokenize none")
-
-
-def add_language_warnings(recipe: Recipe, warnings: list[str]) -> None:
-    """Append a warning for each language that is given by its name or a country code instead of a language code, at the
-    first key that gives it."""
-    keys = {"languages": recipe.languages} | {
-        f"data.{'.'.join(map(str, key))}.languages": corpus.languages
-        for key, corpus in recipe.data.corpora_with_keys() if corpus.languages}
-    warned = set()
-    for key, languages in keys.items():
-        for side, name in (("source", languages.source), ("target", languages.target)):
-            if name and name not in warned and (code := code_for(name)):
-                warned.add(name)
-                warnings.append(f"{key}.{side}: {name} is not a language code. If {code} is meant, write {code}: "
-                                "BLEU's tokeniser and the treatment of languages without spaces depend on the code.")
 
 
 def add_warnings_about_steps(recipe: Recipe, warnings: list[str]) -> None:

@@ -9,23 +9,23 @@ from typing import Annotated
 import typer
 
 from seq2seq import console
-from seq2seq.cli.options import Overrides, examples
+from seq2seq.cli.options import PAIR_OR_TABLE, Overrides, examples
 
 EXAMPLES = examples("seq2seq adapt runs/de_en memory.tmx --output runs/de_en_medicine",
-                    "seq2seq adapt runs/de_en manuals.de manuals.en --output runs/de_en_manuals --general news.tsv",
+                    "seq2seq adapt runs/en_de ui/*.po manuals.en manuals.de --output runs/en_de_ui --general news.tsv",
                     "Run the same command again to resume an adaptation that was stopped.")
 
 
 def adapt(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model to adapt: a bundle or a run.")],
     text: Annotated[list[Path], typer.Argument(
-        metavar="SOURCE TARGET | TABLE", help="Text of the domain: two text files that match line by line, or one "
-        ".tmx, .tsv or .csv file with both sides.")],
+        metavar=PAIR_OR_TABLE, help="Text of the domain: two text files that match line by line, or a "
+        "file with both sides: .tmx, .po, .xlf, .xliff, .tsv, .csv, .jsonl or .parquet. Can be several.")],
     output: Annotated[Path, typer.Option(
         "--output", "-o", metavar="DIR", help="New directory for the adapted model, the text and the training run.")],
     general: Annotated[list[Path] | None, typer.Option(
-        metavar="FILE", help="General text, which the model must still translate as well as before: a table, or two "
-        "text files, each with its own --general.", show_default="the text that the model was trained with")] = None,
+        metavar=PAIR_OR_TABLE, help="General text, which the model must still translate as well as before. "
+        "Can be repeated.", show_default="the text that the model was trained with")] = None,
     allow_loss: Annotated[float, typer.Option(
         metavar="X", min=0, help="Maximum loss on general text, in points of BLEU.")] = 0.5,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the training and of the text split.")] = 1,
@@ -39,8 +39,8 @@ def adapt(
     """
     from seq2seq.check import adapt as adaptation
 
-    found = adaptation.adapt(model, adaptation.text_of(text), output, allow_loss=allow_loss, seed=seed,
-                             general=adaptation.text_of(general) if general else None, settings=settings or ())
+    found = adaptation.adapt(model, text, output, allow_loss=allow_loss, seed=seed, general=general or (),
+                             settings=settings or ())
     typer.echo(adaptation.as_text(found.table, found.metric))
     typer.echo(f"chosen share: {found.chosen.share}\n\n{found.metric} on test text   before   after")
     for name, (before, after) in found.tests.items():

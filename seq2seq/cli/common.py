@@ -17,7 +17,7 @@ import typer
 from seq2seq import console
 from seq2seq.cli.options import Precision
 from seq2seq.errors import CorpusError, UserError
-from seq2seq.languages import code_for
+from seq2seq.languages import suggestion_for
 from seq2seq.translation.text_io import Input, Line, Output
 
 if TYPE_CHECKING:
@@ -122,8 +122,8 @@ def require_code(option: str, language: str | None) -> None:
 
     language: value of the option; None: the option was not given.
     """
-    if language is not None and (code := code_for(language)):
-        raise UserError(f"{option} {language}: expected the code of the language, {code}.")
+    if language is not None and (suggestion := suggestion_for(language)):
+        raise UserError(f"{option} {language}: not a language code.{suggestion}")
 
 
 def require_no_bundle(output: Path, overwrite: bool) -> None:

@@ -4,39 +4,52 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from seq2seq import console
-from seq2seq.cli.options import examples
+from seq2seq.cli.common import require_code
+from seq2seq.cli.options import PAIR_OR_TABLE, examples
 from seq2seq.errors import CorpusError, OptionError
+from seq2seq.languages import country_language, language_name
 
 if TYPE_CHECKING:
     from seq2seq.check.new_recipe import NewRecipe
 
 EXAMPLES = examples("seq2seq init train.de train.en --source de --target en --output mine",
-                    "seq2seq init memory.tmx --source de --target en --output mine",
-                    "seq2seq init pairs.tsv --output mine",
+                    "seq2seq init memory.tmx manuals.de manuals.en ui/*.po --source de --target en --output mine",
+                    "seq2seq init train.de train.en --valid dev.de dev.en --test news.tmx --output mine",
                     "seq2seq init pairs.jsonl --source-column german --target-column english --output mine",
                     "seq2seq init",
                     "On a terminal, the command asks for everything that is missing.")
 COLUMNS = "Tables"
+MAX_WARNINGS = 5
+"""Maximum number of warnings that are printed."""
 
 
 def init(
     files: Annotated[list[Path] | None, typer.Argument(
-        metavar="[SOURCE TARGET | TABLE]", show_default=False,
-        help="Two text files that match line by line, or one file with both sides: .tsv, .csv, .jsonl, .tmx or "
-        ".parquet.")] = None,
+        metavar=PAIR_OR_TABLE, show_default=False,
+        help="Text for training: two text files that match line by line, or a file with both sides: .tsv, .csv, "
+        ".jsonl, .parquet, .tmx, .xlf, .xliff or .po. Several of them become one training text.")] = None,
     source: Annotated[str | None, typer.Option(
-        metavar="CODE", help="Language of the source, such as de.", show_default="identified by lingua")] = None,
+        metavar="CODE", help="Language of the source, such as de.", show_default="identified")] = None,
     target: Annotated[str | None, typer.Option(
-        metavar="CODE", help="Language of the target, such as en.", show_default="identified by lingua")] = None,
+        metavar="CODE", help="Language of the target, such as en.", show_default="identified")] = None,
     output: Annotated[Path | None, typer.Option(
         metavar="DIR", help="New directory for the recipe and its text. Its name becomes the name of the recipe.",
         show_default=False)] = None,
+    valid: Annotated[list[Path] | None, typer.Option(
+        metavar=PAIR_OR_TABLE, help="Your own validation set. Can be repeated.",
+        show_default="split off")] = None,
+    test: Annotated[list[Path] | None, typer.Option(
+        metavar=PAIR_OR_TABLE, help="Your own test set. Can be repeated.", show_default="split off")] = None,
+    minutes: Annotated[float | None, typer.Option(
+        metavar="N", min=1, help="Fit size and steps to this time on this machine, validation and test included. Some "
+        "steps are measured.", show_default="as many steps as suit the text")] = None,
     source_column: Annotated[str | None, typer.Option(
         metavar="C", help="Source column of a table: its number, or its name if the columns have names.",
         show_default="1 in .tsv and .csv", rich_help_panel=COLUMNS)] = None,
@@ -46,20 +59,27 @@ def init(
     seed: Annotated[int, typer.Option(
         metavar="N", min=0, help="Seed of the split into training, validation and test text.")] = 1,
 ) -> None:
-    """Write a first recipe for parallel text, with settings that suit the amount of text.
+    """Write a first recipe for parallel text, with settings that suit the amount and the faults of the text.
 
-    The text is divided into training, validation and test text, so that no sentence is in two of these parts. The given
+    Validation and test text is split off if none is given, so that no sentence is in two of these parts. The given
     files are not changed, and no file is overwritten.
     """
-    from seq2seq.check.new_recipe import corpus_of, identify_languages, is_doubtful, write_recipe
+    for option, code in (("--source", source), ("--target", target)):
+        require_code(option, code)
+    from seq2seq.check.given_text import corpora_of, identify_languages
+    from seq2seq.check.new_recipe import write_recipe
     from seq2seq.data.language_identification import is_installed
+    from seq2seq.recipe.data_section import is_table
 
     asks = sys.stdin.isatty() and sys.stderr.isatty()
     if not files:
         files = _ask_for_files() if asks else _missing("the files", "seq2seq init train.de train.en --output mine")
-    corpus = corpus_of(files, source_column, target_column)
+    columns = source_column, target_column
+    corpora = corpora_of(files, columns, (source, target))
+    sets = [corpora_of(paths, columns if any(map(is_table, paths)) else (None, None), (source, target), others)
+            for paths, others in ((valid or [], files), (test or [], [*files, *(valid or [])]))]
     try:
-        found = identify_languages(corpus)
+        found = identify_languages(corpora)
     except CorpusError:
         if not (source and target):
             raise
@@ -68,17 +88,47 @@ def init(
              for side, given, code in zip(("source", "target"), (source, target), found, strict=True)]
     if not all(codes):
         _missing("the languages", "--source de --target en" + (
-            "" if is_installed() else ". To have them identified (except in .tmx files), install the extra: pip "
-                                           "install 'seq2seq-mt[language]'"))
+            "" if is_installed() else
+            ". To have them identified, install the extra: pip install 'seq2seq-mt[language]'"))
     languages = str(codes[0]), str(codes[1])
-    for side, given, code, other in zip(("source", "target"), languages, found, reversed(languages), strict=True):
-        if code and is_doubtful(given, code, other):
-            console.warn(f"lingua identifies the {side} as {code}, not {given}. Check that the files and the languages "
-                         "are in the right order.")
+    for side, code in zip(("source", "target"), languages, strict=True):
+        require_code(f"--{side}", code)
+    if not all(corpus.uses_recipe_languages for corpus in corpora):             # those are read in either direction
+        languages = _confirmed(languages, found, asks)
     if output is None:
-        output = Path(_ask("New directory", f"{codes[0]}_{codes[1]}")) if asks else _missing("the new directory",
-                                                                                            "--output mine")
-    _show(write_recipe(corpus, languages, output, seed), languages)
+        output = Path(_ask("New directory", "_".join(languages))) if asks else _missing("the new directory",
+                                                                                       "--output mine")
+    new = write_recipe(corpora, languages, output, seed, sets[0], sets[1], minutes)
+    _show(new, languages)
+
+
+def _confirmed(languages: tuple[str, str], found: Sequence[str | None], asks: bool) -> tuple[str, str]:
+    """Compare the given languages with those found in the text. Return them, changed as the user confirms; without a
+    terminal, warn."""
+    from seq2seq.check.given_text import are_exchanged, is_doubtful
+
+    def confirm(fault: str, change: str, remedy: str) -> bool:
+        if asks:
+            return typer.confirm(f"{fault}. {change}?", default=True, err=True)
+        console.warn(f"{fault}. {remedy}.")
+        return False
+
+    if are_exchanged(languages, found):
+        source, target = map(language_name, languages)
+        exchanged = languages[1], languages[0]
+        return exchanged if confirm(
+            f"the source looks like {target}, and the target like {source}",
+            f"Exchange the languages, for a model from {target} to {source}",
+            f"For a model from {source} to {target}, give the two files (of a table, the columns) in the other order; "
+            f"for one from {target} to {source}, give --source {exchanged[0]} --target {exchanged[1]}") else languages
+    confirmed = list(languages)
+    for index, (side, given, code) in enumerate(zip(("source", "target"), languages, found, strict=True)):
+        if code is None or not (country_language(given) == code or is_doubtful(given, code, languages[1 - index])):
+            continue
+        fault = f"the {side} looks like {language_name(code)} ({code}), not {language_name(given)} ({given})"
+        if confirm(fault, f"Write {code}", "Check the files and the languages"):
+            confirmed[index] = code
+    return confirmed[0], confirmed[1]
 
 
 def _missing(what: str, example: str) -> NoReturn:
@@ -91,29 +141,47 @@ def _ask(question: str, default: str | None = None) -> str:
 
 def _ask_for_files() -> list[Path]:
     """Ask for one table or two text files."""
-    from seq2seq.recipe import Corpus
+    from seq2seq.recipe.data_section import is_table
 
-    first = _ask("File with the source text, or with both sides (.tsv, .csv, .jsonl, .tmx, .parquet)")
-    if Corpus.model_construct(file=first).table_format:
+    first = _ask("File with the source text, or with both sides (.tsv, .jsonl, .tmx, .xliff, .po, …)")
+    if is_table(first):
         return [Path(first)]
     return [Path(first), Path(_ask("File with the target text"))]
 
 
 def _show(new: NewRecipe, languages: tuple[str, str]) -> None:
     """Print what was found, what was written, and the next two commands."""
-    lines = [f"found: {new.scanned.lines:,} pairs, {languages[0]} to {languages[1]}"]
-    lines += [f"  {kind.replace('_', ' ')}: {finding}" for kind, finding in new.scanned.findings.items()]
+    lines = [f"found: {new.scanned.lines:,} pairs of {new.text.label}, {languages[0]} to {languages[1]}"]
+    for kind, finding in new.scanned.findings.items():
+        found = str(finding) if len(new.text.corpora) == 1 else (
+            f"{finding.count:,} (first: {new.text.place(finding.lines[0])})")
+        lines.append(f"  {kind.replace('_', ' ')}: {found}")
+    lines += [f"  {repair}" for repair in new.scanned.counts.repairs()]
     for code, side in zip(languages, new.train.sides.values(), strict=True):
         lengths = side.characters
         lines.append(f"  characters per line of {code}: {lengths[50]:,} (median), {lengths[95]:,} (95 %), "
                      f"{lengths[100]:,} (longest)")
     directory = new.path.parent
-    lines.append(f"written to {directory}: {', '.join(f'{count:,} {split}' for split, count in new.pairs.items())}"
-                 f"{f'; left out: {new.copies:,} further copies of validation and test pairs' if new.copies else ''}")
-    epochs = new.max_steps / new.steps_per_epoch
-    lines.append(f"  model size {new.size}, {new.max_steps:,} steps ({epochs:,.0f} epochs)")
+    sets = ", ".join(f"{count:,} {name}" + (f" (BLEU ± {new.intervals[name]:.1f})" if name in new.intervals else "")
+                     for name, count in new.pairs.items())
+    lines.append(f"written to {directory}: {sets}")
+    if new.copies:
+        lines.append(f"  left out of train: {new.copies:,} pairs with a sentence of a validation or test set")
+    section = new.recipe.training
+    lines.append(f"  model size {new.size}, {section.max_steps:,} steps "
+                 f"({section.max_steps / new.steps_per_epoch:,.0f} epochs)")
+    lines += [f"  {note}" for note in new.notes]
+    cleaning = new.recipe.data.cleaning.model_dump(exclude_unset=True)
+    augmentation = new.recipe.data.augmentation.model_dump(exclude_unset=True)
+    if cleaning or augmentation:
+        lines.append("  set because of the text (see the comments in the recipe): "
+                     f"{', '.join([*cleaning, *(f'augmentation.{key}' for key in augmentation)])}")
     path = shlex.quote(str(new.path))
     train = f"  seq2seq train {path}"
     if directory.absolute() == Path("runs", directory.name).absolute():         # the default directory of the run
         train += f" --run-dir {shlex.quote(str(directory / 'run'))}"
+    for warning in new.warnings[:MAX_WARNINGS]:
+        console.warn(warning)
+    if (others := len(new.warnings) - MAX_WARNINGS) > 0:
+        console.warn(f"{others} further warning{'s' * (others > 1)}: see seq2seq check")
     typer.echo("\n".join([*lines, "next:", f"  seq2seq check {path}", train]))

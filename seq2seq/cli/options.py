@@ -1,7 +1,7 @@
 """Options that several commands have, and the layout of the help."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +11,9 @@ from typer.core import TyperCommand, TyperGroup
 
 from seq2seq.errors import UserError
 from seq2seq.recipe.model_sizes import model_sizes
+
+PAIR_OR_TABLE = "SOURCE TARGET | TABLE"
+"""Placeholder of the options that have two files, or one file with both sides, as their value."""
 
 
 class Precision(StrEnum):
@@ -93,6 +96,23 @@ def _as_setting(option: str, typed: Sequence[str]) -> str | None:
     return f"decoding.{key}={next(iter([*inline, *following]), 'VALUE')}"
 
 
+def _with_repeated(args: Sequence[str], options: Collection[str]) -> Iterator[str]:
+    """Yield the arguments with options of PAIR_OR_TABLE in the form of the parser: `--valid A --valid B` for
+    `--valid A B`. A file with both sides has no second file."""
+    from seq2seq.recipe.data_section import is_table
+
+    remaining = list(args)
+    while remaining:
+        option, equals, value = remaining.pop(0).partition("=")
+        if option not in options or not (equals or remaining):
+            yield f"{option}{equals}{value}"
+            continue
+        first = value if equals else remaining.pop(0)
+        yield from (option, first)
+        if not is_table(first) and remaining and not remaining[0].startswith("-"):
+            yield from (option, remaining.pop(0))
+
+
 class Command(TyperCommand):
     """Subcommand whose help shows placeholders instead of Python types, and no hidden arguments.
 
@@ -100,6 +120,9 @@ class Command(TyperCommand):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        pairs = {name for parameter in self.params if parameter.metavar == PAIR_OR_TABLE for name in parameter.opts
+                 if name.startswith("--")}
+        args = list(_with_repeated(args, pairs)) if pairs else args
         typed = list(args)
         try:
             return super().parse_args(ctx, args)

@@ -1,4 +1,4 @@
-"""Readers of parallel text: two files, TSV, CSV, JSONL, Parquet, TMX, and the Hugging Face hub.
+"""Readers of parallel text: two files, TSV, CSV, JSONL, Parquet, TMX, XLIFF, PO, and the Hugging Face hub.
 
 Only a line feed ends a line. Other line separators (U+0085, U+2028, a form feed) are ordinary characters.
 """
@@ -18,10 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from seq2seq.data.parallel_text import NotParallelError, zip_parallel
-from seq2seq.data.tmx import read_units
+from seq2seq.data.po import catalogue_of, languages_of, read_catalogue
+from seq2seq.data.tmx import UnitReader, first_languages, read_units
+from seq2seq.data.xliff import XliffReader
 from seq2seq.errors import CorpusError
 from seq2seq.files import (
     BLOCK_BYTES,
+    MAX_FILE_BYTES,
     MAX_LINE_BYTES,
     UTF16_MARKS,
     NotJson,
@@ -56,7 +59,9 @@ class Counts:
     line dropped, by reason. carriage_returns: number of texts that ended in \\r. inner_newlines: number of line
     feeds inside a field, replaced by spaces. byte_order_marks: number of byte order marks removed.
     forbidden_characters: number of characters that XML does not allow, replaced by U+FFFD. first_forbidden: line of the
-    first of them in the file. sha256: checksum of the texts of a data set of the hub, if they were all read.
+    first of them in the file. unfinished: number of messages of a catalogue, or units of an XLIFF file, that were not
+    read because their translation is missing or has still to be reviewed. sha256: checksum of the texts of a data set
+    of the hub, if they were all read.
     """
 
     lines: int = 0
@@ -67,6 +72,7 @@ class Counts:
     byte_order_marks: int = 0
     forbidden_characters: int = 0
     first_forbidden: int = 0
+    unfinished: int = 0
     sha256: str = ""
 
     @property
@@ -84,6 +90,10 @@ class Counts:
         self.forbidden_characters += 1
         self.first_forbidden = self.first_forbidden or line
 
+    def add_unfinished(self) -> None:
+        """Count a message or unit that was not read."""
+        self.unfinished += 1
+
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers as JSON values."""
         return {**asdict(self), "kept": self.kept}
@@ -95,12 +105,13 @@ class Counts:
         return "; ".join([f"{self.lines:,} lines, {self.kept:,} kept", *reasons, *self.repairs()])
 
     def repairs(self) -> list[str]:
-        """Return the numbers of characters removed or replaced, in words."""
+        """Return the numbers of characters removed or replaced, and of messages not read, in words."""
         return [f"{count:,} {name}" for name, count in (
             ("carriage returns removed", self.carriage_returns), ("inner line breaks replaced", self.inner_newlines),
             ("byte order marks removed", self.byte_order_marks),
             ("characters that XML does not allow replaced by U+FFFD (first: line "
-             f"{self.first_forbidden:,} of the file)", self.forbidden_characters)) if count]
+             f"{self.first_forbidden:,} of the file)", self.forbidden_characters),
+            ("messages without a finished translation not read", self.unfinished)) if count]
 
 
 # Reading
@@ -295,8 +306,10 @@ def _read_files(spec: Corpus, directory: Path, _counts: Counts) -> Iterator[Row]
 
 def _read_table(spec: Corpus, directory: Path, counts: Counts) -> Iterator[Row]:
     path = directory / str(spec.file)
-    if spec.table_format == ".tmx":
-        return _read_tmx(spec, path, counts)
+    if spec.table_format in (".tmx", ".xlf", ".xliff"):
+        return _read_units(spec, path, counts)
+    if spec.table_format == ".po":
+        return _read_catalogue(spec, path, counts)
     return {".tsv": _read_columns, ".csv": _read_columns, ".jsonl": _read_jsonl, ".parquet": _read_parquet
             }[str(spec.table_format)](spec, path)
 
@@ -417,13 +430,72 @@ def _read_jsonl(spec: Corpus, path: Path) -> Iterator[Row]:
         yield number, _texts_of_record(spec, record, f"{path}:{number}")
 
 
-def _read_tmx(spec: Corpus, path: Path, counts: Counts) -> Iterator[Row]:
+def _read_units(spec: Corpus, path: Path, counts: Counts) -> Iterator[Row]:
+    languages = [str(column) for column in spec.columns]
+    new_reader = UnitReader if spec.table_format == ".tmx" else partial(XliffReader, languages)
     with opened(path) as file:
         blocks = iter(partial(file.read, BLOCK_BYTES), b"")
-        languages = [str(column) for column in spec.columns]
         units = read_units(blocks, str(path), languages, spec.markup, spec.limit, spec.max_line_bytes,
-                           counts.add_forbidden)
+                           counts.add_forbidden, counts.add_unfinished, new_reader)
         yield from enumerate(units, 1)
+
+
+def _read_catalogue(spec: Corpus, path: Path, counts: Counts) -> Iterator[Row]:
+    with opened(path) as file:
+        data = file.read(MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
+        raise CorpusError(f"{path} has more than {MAX_FILE_BYTES:,} bytes. Divide it into several files.")
+    yield from read_catalogue(data, str(path), list(map(str, spec.columns)), counts.add_unfinished)
+
+
+def named_languages(path: Path, format: str | None) -> tuple[str, str]:
+    """Return the languages that a .tmx, XLIFF or PO file names for its sides; "" for a side without a name.
+
+    Those of a .tmx are the languages of its first unit, if it has two. The messages of a catalogue are English unless
+    its header says otherwise.
+
+    Raises:
+        CorpusError: the file cannot be read.
+    """
+    with opened(path) as file:
+        if format == ".po":
+            source, target = languages_of(catalogue_of(file.read(MAX_FILE_BYTES), str(path)))
+            return source or "en", target
+        reader = UnitReader if format == ".tmx" else partial(XliffReader, ())
+        codes = first_languages(iter(partial(file.read, BLOCK_BYTES), b""), str(path), reader)
+    return (codes[0], codes[1]) if len(codes) == 2 else ("", "")
+
+
+def record_columns(path: Path) -> list[str]:
+    """Return the names of the columns with text of a .jsonl or .parquet file, or of the texts in its `translation`,
+    according to its first record.
+
+    Raises:
+        CorpusError: the file cannot be read.
+    """
+    record: Any = {}
+    if path.suffix == ".parquet":
+        import pyarrow
+        import pyarrow.parquet
+
+        try:
+            with path.open("rb") as opened_file:
+                batch = next(pyarrow.parquet.ParquetFile(opened_file).iter_batches(batch_size=1), None)
+                record = batch.to_pylist()[0] if batch is not None else {}
+        except (OSError, ValueError, pyarrow.ArrowException) as error:
+            raise CorpusError(f"{path} cannot be read as Parquet: {_first_line(error)}") from error
+    else:
+        for number, line in enumerate(read_lines(path), 1):
+            if not is_blank(line):
+                try:
+                    record = parse_json(line.removeprefix("\ufeff"))
+                except NotJson as error:
+                    raise CorpusError(f"{path}:{number}: not a JSON object ({error}). Correct or remove the line."
+                                      ) from None
+                break
+    if isinstance(record, dict) and isinstance(record.get("translation"), dict):
+        record = record["translation"]
+    return [name for name, value in record.items() if isinstance(value, str)] if isinstance(record, dict) else []
 
 
 def _read_parquet(spec: Corpus, path: Path) -> Iterator[Row]:

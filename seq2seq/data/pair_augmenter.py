@@ -34,6 +34,9 @@ NAMES = ("name", "user", "count", "n", "x", "value", "file", "path", "title", "d
 FORMS = ("{{{name}}}", "{{{number}}}", "{{{{ {name} }}}}", "{{{{{name}}}}}", "${{{name}}}", "%s", "%d", "%@", "%i",
          "%{position}$s", "%({name})s", "%({name})d", "%{{{name}}}", "%{name}%", "<{name}>", ":{name}", "@{name}",
          "$" "{name}", "[{name}]", "#{{{name}}}", "__{name}__", "{{{name}:.2f}}", "%.1f", "&{name};", "[[{name}]]")
+# Placeholders and tags in real text, by which `seq2seq init` sees that a text has some.
+PLACEHOLDER = re.compile(r"\{\{?[^{}\n]{0,80}\}\}?|%\(\w{1,80}\)[sd]|%(?:\d\$)?[sd@](?!\w)|%\w{1,40}%|%\d(?!\w)")
+TAG = re.compile(r"</?[A-Za-z][^<>\n]{0,200}>")
 
 
 def placeholders(pair: SentencePair, random: Random) -> Texts:

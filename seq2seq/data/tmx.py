@@ -51,10 +51,10 @@ def separates_words(code: str, type: str = "") -> bool:
 
 
 @dataclass
-class _Unit:
-    """Translation unit (<tu>) that is being read. variants: language and text of each finished <seg>. text: pieces of
-    the text of the current <seg>; None outside a <seg>. code: pieces of the native code of the current element in
-    MARKUP_ELEMENTS. markup_depth: number of open MARKUP_ELEMENTS."""
+class Unit:
+    """Translation unit that is being read. variants: language and text of each finished segment. text: pieces of the
+    text of the current segment; None outside a segment. code: pieces of the native code of the current element of
+    markup. markup_depth: number of open elements of markup. is_finished: False if its translation is not finished."""
 
     variants: list[tuple[str, str]] = field(default_factory=list)
     language: str = ""
@@ -62,17 +62,24 @@ class _Unit:
     code: list[str] = field(default_factory=list)
     code_type: str = ""
     markup_depth: int = 0
+    is_finished: bool = True
 
 
-class _Reader:
-    """XML parser with its handlers. units: units that were read completely, but not yet yielded."""
+class UnitReader:
+    """XML parser with its handlers, for TMX; subclasses read other formats with units.
+
+    units: units that were read completely, but not yet yielded. unit: unit that is being read.
+    """
+
+    root = "tmx"
+    markup = MARKUP_ELEMENTS
 
     def __init__(self, path: str, keep_markup: bool, max_segment_bytes: int) -> None:
         self.path, self.keep_markup, self.max_segment_bytes = path, keep_markup, max_segment_bytes
         self.segment_bytes = 0
-        self.units: list[_Unit] = []
-        self.unit: _Unit | None = None
-        self.root: str | None = None
+        self.units: list[Unit] = []
+        self.unit: Unit | None = None
+        self.open: list[str] = []                                               # names of the open elements
         self.preserved = [False]                                                # xml:space of the open elements
         self.parser = expat.ParserCreate("utf-8")                               # for a declaration of another encoding
         self.parser.buffer_text = True
@@ -82,44 +89,68 @@ class _Reader:
         self.parser.EntityDeclHandler = self._reject_entity
         self.parser.SkippedEntityHandler = self._reject_unknown_entity
 
+    def start(self, name: str, attributes: dict[str, str]) -> None:
+        """Begin a unit, or set its language, or begin the text of a segment (`begin_text`), at the start of an element.
+
+        name: name of the element without its prefix; it is the last one in `open`.
+        """
+        if name == "tu":
+            self.unit = Unit()
+        elif self.unit and name == "tuv":
+            self.unit.language = next((attributes[key] for key in LANGUAGE_ATTRIBUTES if key in attributes), "")
+        elif self.unit and name == "seg":
+            self.begin_text()
+
+    def ends_text(self, name: str) -> bool:
+        """Return True if the end of an element is the end of a segment."""
+        return name == "seg"
+
+    def ends_unit(self, name: str) -> bool:
+        """Return True if the end of an element is the end of a unit."""
+        return name == "tu"
+
+    def native_code(self, attributes: dict[str, str]) -> tuple[str, str]:
+        """Return the native code of an element of markup, as far as its attributes name it, and its type."""
+        return "", attributes.get("type", "")
+
+    def begin_text(self) -> None:
+        """Begin the text of a segment of the current unit."""
+        assert self.unit is not None
+        self.unit.text, self.segment_bytes = [], 0
+
     def _start(self, name: str, attributes: dict[str, str]) -> None:
-        if self.root is None:
-            self.root = name
-            if name != "tmx":
-                raise CorpusError(f"{self.path}:{self.parser.CurrentLineNumber}: the file begins with <{name}>; a "
-                                  "translation memory begins with <tmx>.")
+        name = name.rpartition(":")[2]
+        if not self.open and name != self.root:
+            raise CorpusError(f"{self.path}:{self.parser.CurrentLineNumber}: the file begins with <{name}>, not with "
+                              f"<{self.root}>. Check the format that its name says.")
+        self.open.append(name)
         space = attributes.get("xml:space")
         self.preserved.append(self.preserved[-1] if space is None else space == "preserve")
-        if name == "tu":
-            self.unit = _Unit()
         unit = self.unit
-        if unit is None:
-            return
-        if name == "tuv":
-            unit.language = next((attributes[key] for key in LANGUAGE_ATTRIBUTES if key in attributes), "")
-        elif name == "seg":
-            unit.text, self.segment_bytes = [], 0
-        elif name in MARKUP_ELEMENTS:
+        if unit is not None and name in self.markup:
             unit.markup_depth += 1
             if unit.markup_depth == 1:
-                unit.code, unit.code_type = [], attributes.get("type", "")
+                code, unit.code_type = self.native_code(attributes)
+                unit.code = [code]
+        else:
+            self.start(name, attributes)
 
     def _end(self, name: str) -> None:
         unit, preserved = self.unit, self.preserved.pop()
-        if unit is None:
-            return
-        if name == "seg" and unit.text is not None:
+        name = self.open[-1]
+        if unit is not None and unit.text is not None and self.ends_text(name):
             unit.variants.append((unit.language, _without_layout("".join(unit.text), preserved)))
             unit.text = None
-        elif name in MARKUP_ELEMENTS:
+        elif unit is not None and name in self.markup:
             unit.markup_depth -= 1
             code = "".join(unit.code)
             if (unit.text is not None and not unit.markup_depth and not self.keep_markup
                     and (separates_words(code, unit.code_type) or _SPACE.fullmatch(code))):
                 unit.text.append(_CODE_SPACE)
-        elif name == "tu":
+        elif unit is not None and self.ends_unit(name):
             self.units.append(unit)
             self.unit = None
+        self.open.pop()
 
     def _characters(self, text: str) -> None:
         unit = self.unit
@@ -142,7 +173,9 @@ class _Reader:
 
 def read_units(blocks: Iterable[bytes], path: str, languages: Sequence[str], keep_markup: bool = False,
                limit: int | None = None, max_segment_bytes: int = MAX_LINE_BYTES,
-               on_forbidden: Callable[[int], None] = lambda line: None) -> Iterator[tuple[str, ...]]:
+               on_forbidden: Callable[[int], None] = lambda line: None,
+               on_unfinished: Callable[[], None] = lambda: None,
+               new_reader: Callable[[str, bool, int], UnitReader] = UnitReader) -> Iterator[tuple[str, ...]]:
     """Yield a tuple for each unit: its text in each of the given languages.
 
     The line breaks and indentation of a pretty-printed segment become one line feed, or nothing at its ends. With
@@ -159,12 +192,15 @@ def read_units(blocks: Iterable[bytes], path: str, languages: Sequence[str], kee
         max_segment_bytes: maximum length of a segment in bytes.
         on_forbidden: function that gets the line number of each character that XML does not allow, such as a control
             character. The character is replaced by U+FFFD.
+        on_unfinished: function that is called for each unit whose translation is not finished; it is left out.
+        new_reader: class of the reader of the format, by default TMX.
     Raises:
-        CorpusError: the file is not TMX, is damaged, or has a segment that is too long (the message names the line).
-            Or, for at least one of the languages, no unit has text.
+        CorpusError: the file has another format, is damaged, or has a segment that is too long (the message names the
+            line). Or, for at least one of the languages, no unit has text.
     """
     missing, existing, count = list(dict.fromkeys(languages)), dict[str, None](), 0
-    units = _units(_as_utf8(blocks, path, on_forbidden), path, keep_markup, max_segment_bytes)
+    units = _finished(_units(_as_utf8(blocks, path, on_forbidden), new_reader(path, keep_markup, max_segment_bytes)),
+                      on_unfinished)
     for count, unit in enumerate(islice(units, limit), 1):
         texts = {language: _text(unit, language) for language in languages}
         if missing:
@@ -177,8 +213,22 @@ def read_units(blocks: Iterable[bytes], path: str, languages: Sequence[str], kee
         raise _missing_language(path, missing, f"its {count:,}", list(existing))
 
 
-def _units(blocks: Iterable[bytes], path: str, keep_markup: bool, max_segment_bytes: int) -> Iterator[_Unit]:
-    reader = _Reader(path, keep_markup, max_segment_bytes)
+def first_languages(blocks: Iterable[bytes], path: str, new_reader: Callable[[str, bool, int], UnitReader]
+                    ) -> list[str]:
+    """Return the codes of the languages of the first unit; see `read_units`."""
+    units = _units(_as_utf8(blocks, path, lambda line: None), new_reader(path, False, MAX_LINE_BYTES))
+    return [code for unit in islice(units, 1) for code, _ in unit.variants]
+
+
+def _finished(units: Iterable[Unit], on_unfinished: Callable[[], None]) -> Iterator[Unit]:
+    for unit in units:
+        if unit.is_finished:
+            yield unit
+        else:
+            on_unfinished()
+
+
+def _units(blocks: Iterable[bytes], reader: UnitReader) -> Iterator[Unit]:
     try:
         # The parser may hold back units until the call with last=True, as expat 2.6 does.
         for block, last in chain(((block, False) for block in blocks), [(b"", True)]):
@@ -186,8 +236,8 @@ def _units(blocks: Iterable[bytes], path: str, keep_markup: bool, max_segment_by
             yield from reader.units
             reader.units.clear()
     except expat.ExpatError as error:
-        raise CorpusError(f"{path}:{error.lineno}: not well-formed XML ({expat.ErrorString(error.code)}). Export the "
-                          "translation memory again, or correct the line.") from error
+        raise CorpusError(f"{reader.path}:{error.lineno}: not well-formed XML ({expat.ErrorString(error.code)}). "
+                          "Export the file again, or correct the line.") from error
 
 
 def _as_utf8(blocks: Iterable[bytes], path: str, on_forbidden: Callable[[int], None]) -> Iterator[bytes]:
@@ -277,7 +327,7 @@ def _missing_language(path: str, missing: Sequence[str], units: str, existing: S
         "language model, one as `text`), or, without a recipe, choose a file with text of both languages.")
 
 
-def _text(unit: _Unit, language: str) -> str | None:
+def _text(unit: Unit, language: str) -> str | None:
     """Return the text of the variant of a unit that matches a language best; None if no variant matches.
 
     The matching code with the fewest subtags is best: `en` before `en-US`. Among codes with equally many subtags, one

@@ -18,6 +18,7 @@ from pydantic import (
 
 from seq2seq.errors import RecipeError
 from seq2seq.files import COMPRESSED_SUFFIXES, MAX_LINE_BYTES
+from seq2seq.languages import suggestion_for
 from seq2seq.recipe.base_section import RecipeValueError, Section, refuse_if
 
 # A test name has no dots, because dots separate the parts of a key in `--set data.test.NAME.limit=5`.
@@ -26,7 +27,9 @@ OneLine = Annotated[str, Field(pattern=r"^\S([^\r\n]*\S)?$", max_length=200)]
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
-TABLE_FORMATS = (".tsv", ".csv", ".jsonl", ".parquet", ".tmx")
+LANGUAGE_FORMATS = (".tmx", ".xlf", ".xliff", ".po")
+"""Formats whose sides are selected by language codes: translation memories, XLIFF, and catalogues of gettext."""
+TABLE_FORMATS = (".tsv", ".csv", ".jsonl", ".parquet", *LANGUAGE_FORMATS)
 COLUMN_FORMATS = (".tsv", ".csv")
 """Table formats whose columns are selected by number or, with `header: true`, by their names in the first line."""
 
@@ -56,6 +59,13 @@ class Languages(Section):
     """Code of the language to translate from, such as `de`. A language model has no source language."""
     target: LanguageCode
     """Code of the language to translate into, such as `en`. The code also selects sacreBLEU's tokeniser."""
+
+    @field_validator("source", "target")
+    @classmethod
+    def _reject_names_and_countries(cls, value: str | None) -> str | None:
+        if value and (suggestion := suggestion_for(value)):
+            raise ValueError(f"'{value}' is not a language code.{suggestion}")
+        return value
 
     @property
     def codes(self) -> tuple[str, str]:
@@ -90,19 +100,19 @@ class Corpus(Section):
 
     source: PathOrColumn = None
     """File of source sentences, one per line, optionally compressed (.gz or .zst). With `file` or `hub`: name or number
-    of the source column; in a .tmx, code of the source language."""
+    of the source column; in a .tmx, .xlf, .xliff or .po, code of the source language."""
     target: PathOrColumn = None
     """File of target sentences; each line is the translation of the same line of `source`. With `file` or `hub`: name
-    or number of the target column; in a .tmx, code of the target language."""
+    or number of the target column; in a .tmx, .xlf, .xliff or .po, code of the target language."""
     text: PathOrColumn = None
     """For a language model, instead of `source` and `target`: file of sentences, one per line. With `file` or `hub`:
-    name or number of the column; in a .tmx, code of the language."""
+    name or number of the column; in a .tmx, .xlf, .xliff or .po, code of the language."""
     file: str | None = None
-    """File that contains both sides, in one of five formats: .tsv, .csv (RFC 4180: commas between columns, and double
-    quotes around text with commas), .jsonl, .tmx (translation memory) or .parquet. All except .parquet may be
-    compressed (.gz or .zst). If `source` and `target` are not set, the sides are the first two columns of a .tsv or
-    .csv without `header`, or the texts of a .tmx in the recipe's languages. All other tables need both `source` and
-    `target`."""
+    """File that contains both sides: .tsv, .csv (RFC 4180: commas between columns, and double quotes around text with
+    commas), .jsonl, .parquet, .tmx (translation memory), .xlf or .xliff, or .po (catalogue of gettext). All except
+    .parquet may be compressed (.gz or .zst). If `source` and `target` are not set, the sides are the first two columns
+    of a .tsv or .csv without `header`, or the texts of a .tmx, .xlf, .xliff or .po in the recipe's languages. All other
+    tables need both `source` and `target`. Translations that are fuzzy, or have still to be reviewed, are not read."""
     header: bool = False
     """True if the first line of a .tsv or .csv contains the column names. If false, columns are numbered from 1."""
     markup: bool = False
@@ -146,8 +156,9 @@ class Corpus(Section):
     limit: PositiveInt | None = None
     """Read only this many pairs from the beginning of the corpus. Not set: all."""
     max_line_bytes: PositiveInt = MAX_LINE_BYTES
-    """Maximum length in bytes of a line, or of a segment of a .tmx. A longer line is an error: it usually comes from a
-    file without line ends, or from a small compressed file that expands until the memory is full."""
+    """Maximum length in bytes of a line, or of a segment of a .tmx, .xlf or .xliff. A longer line is an error: it
+    usually comes from a file without line ends, or from a small compressed file that expands until the memory is full.
+    """
 
     @model_validator(mode="after")
     def _check_form(self) -> "Corpus":
@@ -161,7 +172,8 @@ class Corpus(Section):
             raise ValueError("only a corpus with a .tmx `file` can have `markup: true`")
         if self.header and self.table_format not in COLUMN_FORMATS:
             raise ValueError("only a corpus with a .tsv or .csv `file` can have `header: true`")
-        if self.document is not None and (self.form == "files" or self.table_format == ".tmx" or self.text is not None):
+        if self.document is not None and (self.form == "files" or self.table_format in LANGUAGE_FORMATS
+                                          or self.text is not None):
             raise ValueError("only a table or a data set of the hub with two sides can have a column `document`")
         if self.sampling is not None and self.translated_by is None:
             raise ValueError("only a corpus with `translated_by` can have `sampling`")
@@ -185,8 +197,8 @@ class Corpus(Section):
         if self.form == "table" and self.table_format is None:
             raise RecipeValueError(
                 "file",
-                "expected a name that ends in .tsv, .csv, .jsonl or .tmx (.gz or .zst may follow), or in .parquet, "
-                f"found '{self.file}'",
+                f"expected a name that ends in {', '.join(one for one in TABLE_FORMATS if one != '.parquet')} (.gz or "
+                f".zst may follow), or in .parquet, found '{self.file}'",
             )
         if self.form == "hub" and self.split is None:
             raise ValueError("`hub` needs `split`, such as `split: train`")
@@ -210,8 +222,8 @@ class Corpus(Section):
 
     @property
     def uses_recipe_languages(self) -> bool:
-        """True for a .tmx corpus without `source`, `target` and `text`: its languages are those of the recipe."""
-        return self.table_format == ".tmx" and self.source is None and self.text is None
+        """True for a file of LANGUAGE_FORMATS without `source`, `target` and `text`: its languages are the recipe's."""
+        return self.table_format in LANGUAGE_FORMATS and self.source is None and self.text is None
 
     @property
     def has_numbered_columns(self) -> bool:
@@ -278,6 +290,11 @@ class Corpus(Section):
         """Return the keys whose values are paths of corpus files."""
         files = tuple(side for side in self.sides if getattr(self, side) is not None)
         return {"files": files, "table": ("file",), "hub": ()}[self.form]
+
+
+def is_table(path: Path | str) -> bool:
+    """Return True if the name of a file tells that it has both sides."""
+    return Corpus.model_construct(file=str(path)).table_format is not None
 
 
 class Cleaning(Section):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from seq2seq.errors import OptionError
-from seq2seq.languages import same_code
+from seq2seq.languages import same_code, suggestion_for
 from seq2seq.recipe.base_section import SectionsError, collecting, refuse_if
 from seq2seq.recipe.data_section import Data, Languages
 from seq2seq.recipe.task import TRANSLATION
@@ -46,7 +46,8 @@ def direction_into(target: str, directions: Sequence[Languages], model: str = "t
     exact = [each for each in directions if each.target == target]
     for each in exact or [each for each in directions if same_code(each.target, target)]:
         return each
-    raise OptionError(f"{model} translates into {' or '.join(targets_of(directions))}, not into {target}")
+    raise OptionError(f"{model} translates into {' or '.join(targets_of(directions))}, not into {target}."
+                      f"{suggestion_for(target)}")
 
 
 def check_directions(recipe: Any, errors: list[SectionsError]) -> None:

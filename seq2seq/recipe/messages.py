@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from seq2seq.errors import OptionError
-from seq2seq.languages import code_for
+from seq2seq.languages import suggestion_for
 from seq2seq.recipe.base_section import CombinationError, RecipeValueError, Section, SectionsError, describe_keys
 from seq2seq.recipe.combinations import SAMPLING_KEYS
 from seq2seq.recipe.decoding_section import DecodingSection
@@ -129,8 +129,8 @@ def _text(detail: ErrorDetails, key: Key, recipe: Any) -> str:
         return f"expected a list of 2 numbers, found {found}"
     if kind == "string_pattern_mismatch":
         expected = _PATTERNS.get(str(key[-1]), "letters a-z, digits, '_' and '-'")
-        code = code_for(value) if key[:1] == ("languages",) else None
-        return f"expected {expected}; found {format_value(value)}" + (f". Its code is {code}." if code else "")
+        suggestion = suggestion_for(value) if key[-2:-1] == ("languages",) else ""
+        return f"expected {expected}; found {format_value(value)}" + (f".{suggestion}" if suggestion else "")
     bounds = {name: _bound(bound) for name, bound in context.items()}
     expected = _EXPECTED[kind].format(**bounds) if kind in _EXPECTED else detail["msg"]
     if kind in ("int_type", "float_type", "finite_number"):

@@ -19,7 +19,7 @@ from seq2seq.documents.glossary import Glossary
 from seq2seq.documents.placement import Align
 from seq2seq.documents.registry import FORMATS, OFFICE, NamesLanguages, naming, parse
 from seq2seq.errors import CorpusError, RequestError, UserError
-from seq2seq.languages import language_name, resolve
+from seq2seq.languages import language_name, resolve, suggestion_for
 from seq2seq.serve.detection import Detected, Detector
 from seq2seq.serve.directions import Directions
 from seq2seq.serve.errors import ApiError, invalid
@@ -114,7 +114,8 @@ class Service:
         """
         found = resolve(code, self.directions.languages)
         if found is None:
-            raise ApiError(400, f"{code[:30]} is not supported")
+            raise ApiError(400, f"{code[:30]} is not supported" + (f".{suggestion_for(code).rstrip('.')}"
+                                                                   if suggestion_for(code) else ""))
         return found
 
     def path(self, source: str, target: str) -> tuple[str, ...]:

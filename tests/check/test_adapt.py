@@ -20,9 +20,8 @@ from seq2seq.check.adapt import (
     adapt,
     choose,
     interpolated,
-    text_of,
 )
-from seq2seq.check.new_recipe import corpus_of
+from seq2seq.check.given_text import GivenText, corpora_of
 from seq2seq.devices import cpu_flags
 from seq2seq.errors import CorpusError, OptionError, RecipeError, UserError
 from seq2seq.inference.kernel_library import usable_libraries
@@ -69,7 +68,7 @@ def adapted(folder):
 
 
 def memory(folder):
-    return corpus_of([folder / "memory.en", folder / "memory.de"])
+    return [folder / "memory.en", folder / "memory.de"]
 
 
 @pytest.mark.slow
@@ -156,7 +155,7 @@ def test_without_a_gain_that_is_allowed_no_model_is_written(folder, tmp_path):
 @pytest.mark.parametrize("pairs", [40, 200, 2000])
 def test_general_text_of_ones_own_is_divided_too_and_each_epoch_has_as_much_of_it(folder, tmp_path, pairs):
     write_pairs(tmp_path, "general", WORDS, pairs, 9)
-    general = corpus_of([tmp_path / "general.en", tmp_path / "general.de"])
+    general = [tmp_path / "general.en", tmp_path / "general.de"]
     with pytest.raises(UserError, match="no average"):
         adapt(folder / "run", memory(folder), tmp_path / "output", general=general,
               settings=["training.max_steps=1", "training.learning_rate=1e-9", "training.threads=1"])
@@ -173,11 +172,11 @@ def test_general_text_of_ones_own_is_divided_too_and_each_epoch_has_as_much_of_i
 def test_bad_input_is_refused_and_nothing_is_written(folder, tmp_path, monkeypatch):
     (tmp_path / "few.tsv").write_text("one\teins\ntwo\tzwei\n")
     with pytest.raises(CorpusError):
-        adapt(folder / "run", corpus_of([tmp_path / "few.tsv"]), tmp_path / "new")
+        adapt(folder / "run", [tmp_path / "few.tsv"], tmp_path / "new")
     assert not (tmp_path / "new").exists()
     monkeypatch.chdir(folder)
     with pytest.raises(CorpusError):                                            # relative to the working directory
-        adapt(Path("run"), corpus_of([Path(os.path.relpath(tmp_path / "few.tsv"))]), tmp_path / "new")
+        adapt(Path("run"), [Path(os.path.relpath(tmp_path / "few.tsv"))], tmp_path / "new")
     (tmp_path / "other").mkdir()
     with pytest.raises(OptionError):
         adapt(folder / "run", memory(folder), tmp_path / "other")
@@ -186,7 +185,7 @@ def test_bad_input_is_refused_and_nothing_is_written(folder, tmp_path, monkeypat
 def test_a_table_that_may_be_misread_is_refused(tmp_path):
     (tmp_path / "memory.tsv").write_text("7\teins\tone\n")
     with pytest.raises(CorpusError):
-        _require_two_columns(corpus_of([tmp_path / "memory.tsv"]))
+        _require_two_columns(*corpora_of([tmp_path / "memory.tsv"]))
 
 
 def test_units_of_a_translation_memory_that_lack_a_language_are_counted(tmp_path, capsys):
@@ -194,10 +193,24 @@ def test_units_of_a_translation_memory_that_lack_a_language_are_counted(tmp_path
     units = [f'<tuv xml:lang="en"><seg>{number} a</seg></tuv>' + (
         "" if number % 7 == 3 else f'<tuv xml:lang="zh"><seg>{number} b</seg></tuv>') for number in range(77)]
     (tmp_path / "memory.tmx").write_text(f"<tmx><body>{''.join(f'<tu>{unit}</tu>' for unit in units)}</body></tmx>")
-    sets = _split(recipe, corpus_of([tmp_path / "memory.tmx"]), seed=1)
+    sets = _split(GivenText(corpora_of([tmp_path / "memory.tmx"]), recipe), seed=1)
     assert sorted(pair for pairs in sets for pair in pairs) == sorted(
         (f"{number} a", f"{number} b") for number in range(77) if number % 7 != 3)
     assert "11 of 77 pairs are left out" in capsys.readouterr().err
+
+
+def test_text_of_a_domain_may_be_in_several_files_of_several_formats(tmp_path, capsys):
+    recipe = load_recipe(Path(__file__).parents[2] / "recipes/phrasebook/en_zh.yaml", check_files=False)
+    (tmp_path / "a.po").write_text('msgid ""\nmsgstr "Language: zh_CN\\n"\n\n' + "\n".join(
+        f'{"#, fuzzy" if number % 11 == 5 else "#"}\nmsgid "{number} a"\nmsgstr "{number} b"\n'
+        for number in range(44)))
+    (tmp_path / "b.tsv").write_text("".join(f"{number} c\t{number} d\n" for number in range(33)) + "e\t\n")
+    sets = _split(GivenText(corpora_of([tmp_path / "a.po", tmp_path / "b.tsv"]), recipe), seed=1)
+    assert sorted(pair for pairs in sets for pair in pairs) == sorted(
+        [(f"{number} a", f"{number} b") for number in range(44) if number % 11 != 5]
+        + [(f"{number} c", f"{number} d") for number in range(33)])
+    messages = capsys.readouterr().err
+    assert "4 messages without a finished translation" in messages and "b.tsv:34)" in messages
 
 
 def test_no_training_pair_has_a_sentence_of_a_validation_or_test_set():
@@ -227,13 +240,13 @@ def test_odd_names_and_carriage_returns_are_no_obstacle(folder, tmp_path):
         *((folder / f"memory.{side}").read_text().splitlines() for side in ("en", "de")), strict=True)]
     (tmp_path / "memory.tsv").write_text("".join(lines), newline="")
     with pytest.raises(UserError, match=r"training\.max_steps"):
-        adapt(folder / "run", corpus_of([tmp_path / "memory.tsv"]), tmp_path / "2024",
+        adapt(folder / "run", [tmp_path / "memory.tsv"], tmp_path / "2024",
               settings=["training.max_steps=x"])
     assert not (tmp_path / "2024").exists()
     (tmp_path / "memory.jsonl").write_text("{}\n")
     with pytest.raises(OptionError):
-        text_of([tmp_path / "memory.jsonl"])
-    adapt(folder / "run", corpus_of([tmp_path / "memory.tsv"]), tmp_path / "2024", allow_loss=100, settings=[
+        adapt(folder / "run", [tmp_path / "memory.jsonl"], tmp_path / "2024")
+    adapt(folder / "run", [tmp_path / "memory.tsv"], tmp_path / "2024", allow_loss=100, settings=[
         "training.max_steps=20", "training.learning_rate=0.005", "training.threads=1"])
     recipe = load_recipe(tmp_path / "2024" / "recipe.yaml")
     assert recipe.name == "2024" and recipe.training.learning_rate == 0.01 / 4

@@ -18,6 +18,7 @@ from seq2seq.check.warnings import add_epoch_warnings
 from seq2seq.cli import main
 from seq2seq.data.epoch_plan import plan_epoch
 from seq2seq.data.preparation import TrainingText, prepare, train_or_load_tokenizers
+from seq2seq.errors import RecipeError
 from seq2seq.model import build_model
 from seq2seq.recipe import load_recipe
 from seq2seq.storage.locks import lock_run
@@ -474,10 +475,10 @@ def test_pairs_that_cleaning_drops_are_not_called_misaligned_or_of_the_other_sid
     assert not about(checked("data.cleaning.max_characters=99", "data.cleaning.language=sides").warnings, "other side")
 
 
-def test_a_language_name_is_warned_of_once_at_the_key_that_gives_it(directory):
-    warning, = about(checked("data.test.first.languages={source: german, target: en}").warnings, "not a language code")
-    assert warning.startswith("data.test.first.languages.source: ")
-    assert len(about(checked("languages.source=german").warnings, "not a language code")) == 1
+@pytest.mark.parametrize(("key", "code"), [("data.test.first.languages", "german"), ("languages", "jp")])
+def test_a_name_of_a_language_and_a_country_are_refused_at_the_key_that_gives_them(directory, key, code):
+    with pytest.raises(RecipeError, match=rf"{key}\.source: '{code}' is not a language code"):
+        checked(f"{key}={{source: {code}, target: en}}")
 
 
 @pytest.mark.parametrize(("settings", "key"), [

@@ -5,7 +5,8 @@ from unittest import mock
 from catalogue import Catalogue
 
 from seq2seq.check import CorpusReport, check_recipe
-from seq2seq.check.new_recipe import corpus_of, write_recipe
+from seq2seq.check.given_text import corpora_of
+from seq2seq.check.new_recipe import write_recipe
 from seq2seq.check.results import Finding, LineShift, PairReport
 from seq2seq.check.warnings import add_corpus_warnings
 from seq2seq.recipe import Cleaning, load_recipe
@@ -123,13 +124,13 @@ judged("another language", recognised=50, wrong_language={"target": Finding(3, [
 
 
 
-def init(name, sources, targets, **columns):
+def init(name, sources, targets, columns=(None, None)):
     """Add a case: `init` for these two files, or for one table if there are no targets."""
     def case(folder):
         paths = [folder / "a.de", folder / "a.en"] if targets is not None else [folder / "a.tsv"]
         for path, lines in zip(paths, (sources, targets), strict=False):
             path.write_text("".join(f"{line}\n" for line in lines))
-        return write_recipe(corpus_of(paths, **columns), ("de", "en"), folder / "new")
+        return write_recipe(corpora_of(paths, columns), ("de", "en"), folder / "new")
 
     MESSAGES.add(f"init: {name}", case)
 
@@ -139,7 +140,7 @@ init("an empty file", ["x"], [])
 init("too few pairs", ["x"], ["y"])
 init("not translated", ["x", "y"], ["x", "y"])
 init("a table with unclear columns", ["1\tx\ty"], None)
-init("one column only", ["1\tx\ty"], None, source_column="1")
-init("columns of text files", ["x"], ["y"], source_column="1", target_column="2")
+init("one column only", ["1\tx\ty"], None, columns=("1", None))
+init("columns of text files", ["x"], ["y"], columns=("1", "2"))
 
 test_message, test_every_message_belongs_to_a_case = MESSAGES.tests()

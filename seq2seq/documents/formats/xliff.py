@@ -10,15 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from seq2seq.data.tmx import separates_words
+from seq2seq.data.xliff import LANGUAGES, UNTRANSLATED_STATES
 from seq2seq.documents.block import Block, DocumentError
 from seq2seq.documents.spans import is_text, replace_spans, trim
 from seq2seq.documents.xml_tokens import XmlToken
 from seq2seq.documents.xml_units import Role, XmlFile, with_attribute
 from seq2seq.languages import is_same_language
 
-_TO_TRANSLATE = {"1": ("new", "needs-translation"), "2": ("initial",)}
 _FINAL = {"final", "signed-off", "reviewed"}
-_LANGUAGES = {"1": ("source-language", "target-language"), "2": ("srcLang", "trgLang")}
 
 
 @dataclass(slots=True)
@@ -44,7 +43,7 @@ class XliffDocument:
         self._xml = XmlFile(data, "xliff", self._role)
         version = self._xml.tokens[self._xml.root].attributes.get("version", "")
         self._version = version[:1]
-        if self._version not in _TO_TRANSLATE:
+        if self._version not in UNTRANSLATED_STATES:
             raise DocumentError(f"the document is XLIFF '{version}', not 1.2, 2.0 or 2.1.")
         self.blocks: list[Block] = []
         self.source_languages: set[str] = set()
@@ -80,7 +79,7 @@ class XliffDocument:
         state = self._xml.tokens[keeper].attributes.get("state", "") if keeper is not None else ""
         has_target = unit.target is not None and not self._xml.is_empty(unit.target)
         if state in _FINAL or self._xml.tokens[holder].attributes.get("approved") == "yes" or (
-                has_target and state not in _TO_TRANSLATE[self._version]):
+                has_target and state not in UNTRANSLATED_STATES[self._version]):
             if unit.target is not None and is_text(self._xml.content(unit.target).text):
                 self.target_languages.add(self._language(unit.target, file, target=True))
             return
@@ -106,7 +105,7 @@ class XliffDocument:
     def _language(self, element: int, file: int, target: bool) -> str:
         """Return the language that the document names for an element, <source> or <target>; "" if it names none."""
         return self._xml.tokens[element].attributes.get("xml:lang") or self._xml.tokens[file].attributes.get(
-            _LANGUAGES[self._version][target], "")
+            LANGUAGES[self._version][target], "")
 
     def _role(self, token: XmlToken) -> tuple[Role, str]:
         name, attributes = token.local_name, token.attributes
@@ -132,7 +131,7 @@ class XliffDocument:
             if any(translations[index] != self.blocks[index] for _, index in unit.pieces):
                 edits += self._fill(unit, translations, target_language)
         if edits:
-            root, name = self._xml.root, _LANGUAGES[self._version][True]
+            root, name = self._xml.root, LANGUAGES[self._version][True]
             for element in self._xml.children(root, "file") if self._version == "1" else [root]:
                 token = self._xml.tokens[element]
                 named = token.attributes.get(name)
