@@ -82,8 +82,9 @@ def shell(tmp_path_factory):
         (place / "news.tsv").write_text("".join(f"{one}\t{other}\n" for one, other in pairs[:200]))
         (place / "memory.tmx").write_text(TMX.format("".join(UNIT.format(*pair) for pair in pairs)))
         (place / "ui").mkdir(exist_ok=True)
+        messages = zip(text["train.zh"], text["train.en"], strict=True)
         (place / "ui/a.po").write_text('msgid ""\nmsgstr "Language: en\\n"\n\n' + "".join(
-            f'msgid "{one}"\nmsgstr "{other}"\n\n' for one, other in zip(text["train.zh"], text["train.en"], strict=True)))
+            f'msgid "{one}"\nmsgstr "{other}"\n\n' for one, other in messages))
         for letter in ("letter.sw", "letter.de"):
             (place / letter).write_text("\n".join(text["test.zh"][:3]) + "\n")
         (place / "corpus.de.gz").write_bytes(gzip.compress("\n".join(text["test.zh"][:9]).encode()))
