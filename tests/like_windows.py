@@ -4,6 +4,7 @@
     import like_windows                                 every module of seq2seq has been imported without these calls
 """
 
+import builtins
 import importlib
 import os
 import pkgutil
@@ -48,7 +49,15 @@ def _open(path, flags, mode=0o777, *, dir_fd=None):
     return _real_open(path, flags, mode)
 
 
-os.open = _open
+_real_builtin_open = builtins.open
+
+
+def _open_file(file, *arguments, **keywords):
+    assert not str(file).startswith(("/dev/", "/proc/")), f"Windows has no {file}"
+    return _real_builtin_open(file, *arguments, **keywords)
+
+
+os.open, builtins.open = _open, _open_file
 sys.platform = "win32"
 import_all()
 

@@ -14,6 +14,7 @@ the recipe schema) are imported inside the commands that need them.
 from __future__ import annotations
 
 import errno
+import io
 import sys
 import traceback
 from collections.abc import Sequence
@@ -99,6 +100,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments: arguments of the command line, without the name of the program; None: the arguments in sys.argv.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
+    # On Windows, a file or pipe has the encoding of the country by default, which lacks most characters.
+    if sys.platform == "win32" and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")
     try:
         application(words)(args=words, prog_name="seq2seq")
     except SystemExit as end:

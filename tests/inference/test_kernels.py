@@ -59,7 +59,29 @@ def test_every_function_equals_numpy_on_an_emulated_arm_processor(instruction_se
     subprocess.run([compiler, TESTS / "kernel_emulator.cpp", "-o", caller], check=True)
     libc = subprocess.run([compiler, "-print-file-name=libc.so.6"], capture_output=True, text=True, check=True).stdout
     command = [emulator, "-cpu", EMULATED[instruction_set], "-L", Path(libc).parents[1], caller]
-    emulated = Emulator(command, library, tmp_path / "memory")
+    check_emulated(Emulator(command, library, tmp_path / "memory"), library, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("instruction_set", [name for name in INSTRUCTION_SETS["int8"] | INSTRUCTION_SETS["fp32"]
+                                             if name not in ("amx", "avxvnni")])
+def test_every_function_of_a_windows_library_equals_numpy(instruction_set, tmp_path, monkeypatch):
+    compiler, emulator = "x86_64-w64-mingw32-g++", "wine"
+    if not shutil.which(compiler) or not shutil.which(emulator):
+        pytest.skip(f"{compiler} or {emulator} is not installed (on Debian: g++-mingw-w64-x86-64, wine64)")
+    needed, flags = LIBRARIES[instruction_set]
+    if not needed <= cpu_flags():
+        pytest.skip(f"this processor cannot run {instruction_set}")
+    library, caller = tmp_path / "kernels.so", tmp_path / "kernel_emulator.exe"
+    subprocess.run([compiler, SOURCE, "-o", library, *flags, *kernel_library.MINGW_FLAGS, "-fopenmp"], check=True)
+    subprocess.run([compiler, TESTS / "kernel_emulator.cpp", "-o", caller, "-static"], check=True)
+    monkeypatch.setenv("WINEPREFIX", str(tmp_path / "wine"))
+    monkeypatch.setenv("WINEDEBUG", "-all")
+    check_emulated(Emulator([emulator, caller], library, tmp_path / "memory", positional=True), library, monkeypatch)
+
+
+def check_emulated(emulated, library, monkeypatch):
+    """Check a library in an emulator with 25 shapes."""
     with monkeypatch.context() as patch:
         patch.setattr(ctypes, "CDLL", lambda path: emulated)
         checker = EmulatedChecker(emulated, library, seed=4)
