@@ -138,6 +138,12 @@ def native_obstacle(section: ModelSection, precision: str) -> str | None:
     return kernels if isinstance(kernels := _kernels(precision), str) else None
 
 
+def describe_kernels(precision: str) -> str:
+    """Return the name of the kernels that this machine has for a precision, or the reason why it has none."""
+    kernels = _kernels(precision)
+    return kernels if isinstance(kernels, str) else f"{precision} kernels: {kernels.instruction_set}"
+
+
 def _native_engine(stored: StoredModel, precision: str) -> NativeEngine:
     kernels, directory, checksum = _kernels(precision), stored.directory, weights_checksum(stored.directory)
     assert isinstance(kernels, Functions), "there is no `native_obstacle`"

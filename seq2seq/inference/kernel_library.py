@@ -17,8 +17,8 @@ SOURCE = Path(__file__).with_name("kernels.cpp")
 # -ffast-math is not used, because NaN and infinity must keep their meaning. With -fno-math-errno, `sqrt` is a single
 # instruction.
 COMPILER_FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-fPIC", "-shared")
-# Additional flags of MinGW's g++. Without the second, vectors of 32 and 64 bytes on the stack crash the process: Windows
-# aligns the stack to 16 bytes only, and g++ does not correct this (GCC bug 54412).
+# Additional flags of MinGW's g++. Without the second, vectors of 32 and 64 bytes on the stack crash the process:
+# Windows aligns the stack to 16 bytes, and g++ does not correct this (GCC bug 54412).
 MINGW_FLAGS = ("-static", "-Wa,-muse-unaligned-vector-move")
 
 _AVX2 = {"avx2": "-mavx2", "fma": "-mfma"}
@@ -48,8 +48,8 @@ FP32_PROCESSORS = {"x86_64": {"avx512-fp32": _AVX512, "avx2-fp32": _AVX2}}
 
 def instruction_sets(machine: str) -> dict[str, dict[str, dict[str, str]]]:
     """Return the instruction sets of a kind of processor by precision, the fastest first. "portable" is what the
-    compiler assumes of the processor: on macOS, whose name for aarch64 is arm64, with dot products, which all of Apple's
-    processors for it have.
+    compiler assumes of the processor: on macOS, whose name for aarch64 is arm64, with dot products, which all of
+    Apple's processors for it have.
 
     machine: as in `platform.machine()`, which is AMD64 for x86_64 on Windows.
     """
@@ -170,12 +170,14 @@ class Functions:
 
     The last argument of functions that may use several threads is the number of threads.
 
-    precision: "int8" or "fp32". group: number of inputs in a group of weights (see PANEL in kernels.cpp). weight_dtype,
-        stored_dtype: NumPy's names of the types of weights, and of keys and values; "uint16" stands for bf16.
+    instruction_set: its name in INSTRUCTION_SETS. precision: "int8" or "fp32". group: number of inputs in a group of
+        weights (see PANEL in kernels.cpp). weight_dtype, stored_dtype: NumPy's names of the types of weights, and of
+        keys and values; "uint16" stands for bf16.
     """
 
     def __init__(self, library: Path) -> None:
         loaded = ctypes.CDLL(str(library))
+        self.instruction_set = library.name.split(".")[1]
         self.group: int = loaded.group_size()
         self.precision = "fp32" if loaded.weight_bytes() == 4 else "int8"
         self.weight_dtype, self.stored_dtype = {"fp32": ("float32", "float32"), "int8": ("int8", "uint16")}[

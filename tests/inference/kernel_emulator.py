@@ -34,8 +34,8 @@ class Emulator:
     """A library in an emulator, with the functions of `ctypes.CDLL`."""
 
     def __init__(self, command: Sequence[str | Path], library: Path, file: Path, positional: bool = False) -> None:
-        """command: starts kernel_emulator.cpp. file: name of a new file for the shared memory. positional: True = floats
-        take the places of integers among the arguments, as on Windows."""
+        """command: starts kernel_emulator.cpp. file: name of a new file for the shared memory. positional: True =
+        floats take the places of integers among the arguments, as on Windows."""
         self.positional = positional
         file.touch()
         os.truncate(file, SIZE)
