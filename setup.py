@@ -67,9 +67,11 @@ class BuildKernels(build_ext):
         if sys.platform == "win32":
             command += KERNELS["MINGW_FLAGS"]
         try:
-            # Apple's clang has no OpenMP.
-            if compile_within_limit([*command, "-fopenmp"]) and compile_within_limit(command):
-                raise ExecError(f"{COMPILER[0]} failed")
+            if compile_within_limit([*command, "-fopenmp"]):
+                if compile_within_limit(command):
+                    raise ExecError(f"{COMPILER[0]} failed")
+                # Apple's clang has no OpenMP.
+                self.warn(f"{library.name} will use one thread, because {COMPILER[0]} has no OpenMP")
         except ExecError:
             library.unlink(missing_ok=True)
             raise
