@@ -61,7 +61,9 @@ def measure(text: TrainingText, tokenizers: Tokenizers, report: Report) -> None:
     tokens: list[float] = []
     try:
         with ExitStack() as stack:
-            run = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="seq2seq-check-")))
+            # Windows does not delete files that are still mapped into memory.
+            run = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="seq2seq-check-",
+                                                                       ignore_cleanup_errors=True)))
             save_tokenizers(tokenizers.files(), run / "tokenizer")
             training = start_training(recipe, run, text=first_pairs)
             stack.callback(training.close)                            # before its files are deleted

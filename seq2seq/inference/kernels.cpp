@@ -98,6 +98,7 @@ constexpr float LOG_ZERO = -1e38f;
 // If this number is added to a number below 2^22 in magnitude and then subtracted, the result is the nearest integer,
 // ties to even. Unlike rounding, addition and subtraction are vector instructions on every processor.
 constexpr float ROUNDER = 12582912.0f;
+constexpr float SQRT_HALF = 0.70710678f;                                        // 1 / sqrt(2), for GELU
 // Ids of `</s>` and of the start symbol, as in tokenizers/vocabulary.py.
 constexpr int64_t END = 2, START = 1;
 
@@ -1095,7 +1096,7 @@ struct Levels {
 // Applies an activation other than ReLU, which `Levels` applies.
 void activate(float* numbers, Size count, Size activation) {
     if (activation == GELU)
-        for (Size i = 0; i < count; ++i) numbers[i] *= 0.5f * (1 + std::erf(numbers[i] * float(M_SQRT1_2)));
+        for (Size i = 0; i < count; ++i) numbers[i] *= 0.5f * (1 + std::erf(numbers[i] * SQRT_HALF));
     else
         for (Size i = 0; i < count; i += WIDTH) {
             const Size some = std::min(WIDTH, count - i);

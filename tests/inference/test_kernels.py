@@ -22,6 +22,7 @@ from seq2seq.inference.kernel_library import (
     PROCESSORS,
     SOURCE,
     compiler_flags,
+    processor_flags,
     usable_libraries,
 )
 
@@ -132,11 +133,11 @@ GRAVITON_2 = {"asimd", "atomics", "asimddp"}
 
 
 @pytest.mark.parametrize(("machine", "expected"), [
-    ("x86_64", X86), ("aarch64", ["i8mm", "dotprod", "portable"]), ("arm64", ["portable"]), ("riscv64", ["portable"])])
+    ("x86_64", X86), ("AMD64", X86), ("aarch64", ["i8mm", "dotprod", "portable"]), ("arm64", ["portable"]), ("riscv64", ["portable"])])
 def test_a_package_is_built_with_the_instruction_sets_of_its_kind_of_processor(machine, expected, monkeypatch):
     monkeypatch.setattr(platform, "machine", lambda: machine)
     found = runpy.run_path(kernel_library.__file__)["INSTRUCTION_SETS"]
-    in_fp32 = ["avx512-fp32", "avx2-fp32", "portable-fp32"] if machine == "x86_64" else ["portable-fp32"]
+    in_fp32 = ["avx512-fp32", "avx2-fp32", "portable-fp32"] if expected == X86 else ["portable-fp32"]
     assert {precision: list(sets) for precision, sets in found.items()} == {"int8": expected, "fp32": in_fp32}
 
 
@@ -170,6 +171,22 @@ def test_fp32_needs_no_instructions_for_int8(flags, expected, tmp_path, monkeypa
     for name in sets:
         kernel_library.library_path(name).touch()
     assert usable_libraries(flags, "fp32") == [tmp_path / f"kernels.{name}.so" for name in expected]
+
+
+def test_the_portable_library_finds_the_flags_that_linux_finds(libraries):
+    known = {flag for sets in (PROCESSORS, FP32_PROCESSORS) for needed in sets["x86_64"].values() for flag in needed}
+    assert processor_flags() == cpu_flags() & known - {"avx_vnni", "amx_tile", "amx_int8"}
+
+
+def test_without_flags_of_linux_the_portable_library_tells_them(libraries, monkeypatch):
+    monkeypatch.setattr(engines, "cpu_flags", set)
+    found = engines._kernels.__wrapped__("fp32")
+    assert found.instruction_set == usable_libraries(cpu_flags(), "fp32")[0].name.split(".")[1]
+
+
+def test_without_a_portable_library_no_flags_are_known(tmp_path, monkeypatch):
+    monkeypatch.setattr(kernel_library, "SOURCE", tmp_path / "kernels.cpp")
+    assert processor_flags() == set()
 
 
 @pytest.fixture
