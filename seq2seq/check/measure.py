@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tempfile
 import time
@@ -61,9 +62,9 @@ def measure(text: TrainingText, tokenizers: Tokenizers, report: Report) -> None:
     tokens: list[float] = []
     try:
         with ExitStack() as stack:
+            run = Path(tempfile.mkdtemp(prefix="seq2seq-check-"))
             # Windows does not delete files that are still mapped into memory.
-            run = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="seq2seq-check-",
-                                                                       ignore_cleanup_errors=True)))
+            stack.callback(shutil.rmtree, run, ignore_errors=True)
             save_tokenizers(tokenizers.files(), run / "tokenizer")
             training = start_training(recipe, run, text=first_pairs)
             stack.callback(training.close)                            # before its files are deleted

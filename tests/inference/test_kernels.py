@@ -133,7 +133,8 @@ GRAVITON_2 = {"asimd", "atomics", "asimddp"}
 
 
 @pytest.mark.parametrize(("machine", "expected"), [
-    ("x86_64", X86), ("AMD64", X86), ("aarch64", ["i8mm", "dotprod", "portable"]), ("arm64", ["portable"]), ("riscv64", ["portable"])])
+    ("x86_64", X86), ("AMD64", X86), ("aarch64", ["i8mm", "dotprod", "portable"]), ("arm64", ["portable"]),
+    ("riscv64", ["portable"])])
 def test_a_package_is_built_with_the_instruction_sets_of_its_kind_of_processor(machine, expected, monkeypatch):
     monkeypatch.setattr(platform, "machine", lambda: machine)
     found = runpy.run_path(kernel_library.__file__)["INSTRUCTION_SETS"]
