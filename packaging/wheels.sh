@@ -18,7 +18,8 @@ rm -rf dist $built
 python -m build --sdist
 
 wheel_for() {                                           # arguments: kind of processor, compiler
-    _PYTHON_HOST_PLATFORM=linux-$1 CXX=$2 pip wheel --disable-pip-version-check --no-deps --wheel-dir $built dist/*.tar.gz
+    _PYTHON_HOST_PLATFORM=linux-$1 CXX=$2 pip wheel --disable-pip-version-check \
+        --no-cache-dir --no-deps --wheel-dir $built dist/*.tar.gz
     LD_LIBRARY_PATH=$(dirname "$("$2" -print-file-name=libgomp.so.1)") \
         auditwheel repair --wheel-dir $built/repaired $built/*"_$1".whl
     # auditwheel changes the libraries, so their checksums are written again.
