@@ -1,7 +1,8 @@
-"""pip commands of `make setup`."""
+"""pip commands of `make setup`, and the targets that the workflow runs."""
 
 import os
 import pty
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -58,3 +59,9 @@ def test_setup_shows_pips_progress_in_a_terminal_and_keeps_it_out_of_a_log(set_u
         os.close(there)
         os.close(here)
     assert "-m pip install --disable" in told and "--quiet" not in told
+
+
+def test_the_workflow_runs_targets_of_the_makefile():
+    workflow, makefile = ((ROOT / name).read_text() for name in (".github/workflows/ci.yml", "Makefile"))
+    called = set(re.findall(r"run: make ([\w-]+)$", workflow, re.MULTILINE))
+    assert called == {"setup", "check", "test", "wheels"} and called <= set(re.findall(r"[\w-]+(?=:)", makefile))
