@@ -17,8 +17,8 @@ SOURCE = Path(__file__).with_name("kernels.cpp")
 # -ffast-math is not used, because NaN and infinity must keep their meaning. With -fno-math-errno, `sqrt` is a single
 # instruction.
 COMPILER_FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-fPIC", "-shared")
-# Additional flags of MinGW's g++. Windows aligns the stack to 16 bytes only, and g++ may move vectors of 32 and 64 bytes
-# there by instructions that need more (GCC bug 54412). With the second flag, no move needs alignment.
+# Additional flags of MinGW's g++. Windows aligns the stack to 16 bytes only, and g++ may move vectors of 32 and 64
+# bytes there by instructions that need more (GCC bug 54412). With the second flag, no move needs alignment.
 MINGW_FLAGS = ("-static", "-Wa,-muse-unaligned-vector-move")
 
 _AVX2 = {"avx2": "-mavx2", "fma": "-mfma"}
