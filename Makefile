@@ -1,5 +1,5 @@
 # Every target first runs `setup` if .venv does not exist, or the pinned versions or the kernels have changed. pip's
-# own settings (pip.conf, PIP_INDEX_URL, PIP_CONSTRAINT, …) apply.
+# own settings (pip.conf, PIP_INDEX_URL, PIP_CONSTRAINT, …) apply. pip shows its progress in a terminal, but not in a log.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
@@ -7,7 +7,7 @@ READY := .venv/.ready
 # The tests start some hundred processes. Without cached bytecode, each of them would compile the package again.
 test test-all: export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo test test-all test-gpu check docs bench bench-gpu
+.PHONY: help setup demo test test-all test-gpu check docs bench bench-gpu wheels
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,7 +16,9 @@ setup: $(READY) ## create .venv and install seq2seq there
 
 $(READY): pyproject.toml constraints.txt setup.py $(addprefix seq2seq/inference/,kernel_library.py kernels.cpp)
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@echo "Installing the packages of constraints.txt in .venv, and compiling the kernels. This takes some minutes."
+	if [ -t 1 ]; then quiet=; else quiet=--quiet; fi; $(BIN)/python -m pip install $$quiet \
+		--disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $(READY)
 
 demo: $(READY) ## train an English-Chinese phrasebook in minutes and translate with it
@@ -37,6 +39,9 @@ check: $(READY) ## check style and types
 
 docs: $(READY) ## build the site in build/site, and check its links
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+wheels: ## build and check sdist and wheels for Linux: dist/
+	packaging/wheels.sh
 
 # The decoding benchmark needs trained weights, because translations of random weights do not end. It uses the run of
 # recipes/multi30k/de_en.yaml if it exists.

@@ -1,12 +1,15 @@
 """Compile the kernels for the instruction sets of this kind of processor. pyproject.toml contains the rest.
 
-The environment variable CXX selects the compiler. The kernels are optional: a library that the compiler cannot build
-within SEQ2SEQ_BUILD_SECONDS (600) is left out with a warning, and without a compiler, or on Windows, the package
-contains no kernels. The sha256 of each library stands in a file beside it, and is compared when the library is loaded.
+The environment variable CXX selects the compiler, g++ or clang++ (on Windows, those of MinGW; Microsoft's is not
+supported). A cross-compiler also needs _PYTHON_HOST_PLATFORM, as for packages with extensions: linux-aarch64, for
+example. The kernels are optional: a library that the compiler cannot build within SEQ2SEQ_BUILD_SECONDS (600) is left
+out with a warning, and without a compiler the package contains no kernels. The sha256 of each library stands in a file
+beside it, and is compared when the library is loaded.
 """
 
 import hashlib
 import os
+import platform
 import runpy
 import shlex
 import shutil
@@ -22,7 +25,9 @@ from setuptools.errors import ExecError
 
 KERNELS = runpy.run_path("seq2seq/inference/kernel_library.py")                 # importing seq2seq would need torch
 MAX_SECONDS = int(os.environ.get("SEQ2SEQ_BUILD_SECONDS", "600"))
-COMPILER = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+COMPILER = shlex.split(os.environ.get("CXX", ""), posix=os.name == "posix") or [
+    found for name in ("c++", "g++", "clang++") if (found := shutil.which(name))][:1]
+MACHINE = os.environ.get("_PYTHON_HOST_PLATFORM", platform.machine()).rpartition("-")[2]
 
 
 def compile_within_limit(command):
@@ -35,7 +40,7 @@ def compile_within_limit(command):
         try:
             return compiler.wait(MAX_SECONDS)
         except subprocess.TimeoutExpired:
-            os.killpg(compiler.pid, signal.SIGKILL)
+            os.killpg(compiler.pid, signal.SIGKILL) if os.name == "posix" else compiler.kill()
             raise ExecError(f"{shlex.join(command)} was killed after {MAX_SECONDS} seconds") from None
 
 
@@ -45,7 +50,7 @@ class BuildKernels(build_ext):
     def finalize_options(self):
         super().finalize_options()
         self.parallel = True
-        if COMPILER is None or sys.platform == "win32":
+        if not COMPILER:
             self.extensions = []
 
     def run(self):
@@ -58,11 +63,15 @@ class BuildKernels(build_ext):
         library.parent.mkdir(parents=True, exist_ok=True)
         for old in (library, KERNELS["checksum_path"](library)):
             old.unlink(missing_ok=True)
-        command = [*shlex.split(COMPILER), *ext.sources, "-o", str(library), *ext.extra_compile_args]
+        command = [*COMPILER, *ext.sources, "-o", str(library), *ext.extra_compile_args]
+        if sys.platform == "win32":
+            command += KERNELS["MINGW_FLAGS"]
         try:
-            # Apple's clang has no OpenMP.
-            if compile_within_limit([*command, "-fopenmp"]) and compile_within_limit(command):
-                raise ExecError(f"{COMPILER} failed")
+            if compile_within_limit([*command, "-fopenmp"]):
+                if compile_within_limit(command):
+                    raise ExecError(f"{COMPILER[0]} failed")
+                # Apple's clang has no OpenMP.
+                self.warn(f"{library.name} will use one thread, because {COMPILER[0]} has no OpenMP")
         except ExecError:
             library.unlink(missing_ok=True)
             raise
@@ -94,4 +103,4 @@ class PlatformWheel(bdist_wheel):
 setup(cmdclass={"build_ext": BuildKernels, "bdist_wheel": PlatformWheel}, ext_modules=[
     Extension(f"seq2seq.inference.{name}", [str(KERNELS["SOURCE"])], optional=True,
               extra_compile_args=KERNELS["compiler_flags"](precision, needed))
-    for precision, sets in KERNELS["INSTRUCTION_SETS"].items() for name, needed in sets.items()])
+    for precision, sets in KERNELS["instruction_sets"](MACHINE).items() for name, needed in sets.items()])

@@ -24,6 +24,8 @@ from typing import Any, BinaryIO, cast
 
 from seq2seq.errors import CorpusError
 
+STANDARD_INPUT = Path("/dev/stdin")
+"""Path that is read as standard input on Windows, too, which has no such file."""
 BLOCK_BYTES = 1 << 20
 """Number of bytes that are read from a file in one call."""
 ZSTD_BLOCK_BYTES = 1 << 10
@@ -165,6 +167,8 @@ def open_decompressed(path: Path) -> Any:
     Raises:
         OSError: the file cannot be opened. CorpusError: the file is compressed, but its name does not end so.
     """
+    if path == STANDARD_INPUT and sys.platform == "win32":
+        return open(os.dup(0), "rb", buffering=0)
     if path.suffix == ".gz":
         return gzip.open(path, "rb")
     if path.suffix == ".zst":

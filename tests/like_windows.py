@@ -1,9 +1,12 @@
-"""Imitates Windows in a process of its own: removes the calls that only POSIX systems have.
+"""Imitates Windows in a process of its own: removes the calls that only POSIX systems have, and refuses to move or
+delete files in use.
 
     python like_windows.py translate run valid.en       run a command of seq2seq
     import like_windows                                 every module of seq2seq has been imported without these calls
 """
 
+import builtins
+import contextlib
 import importlib
 import os
 import pkgutil
@@ -48,7 +51,41 @@ def _open(path, flags, mode=0o777, *, dir_fd=None):
     return _real_open(path, flags, mode)
 
 
-os.open = _open
+_real_builtin_open = builtins.open
+
+
+def _open_file(file, *arguments, **keywords):
+    assert not str(file).startswith(("/dev/", "/proc/")), f"Windows has no {file}"
+    return _real_builtin_open(file, *arguments, **keywords)
+
+
+def _in_use():
+    """Yield the paths of the files that this process has opened or mapped into its memory."""
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            yield os.readlink(f"/proc/self/fd/{descriptor}")
+    with _real_builtin_open("/proc/self/maps") as maps:
+        yield from (line.split(maxsplit=5)[5].rstrip("\n") for line in maps if "/" in line)
+
+
+def _without_open_files(function):
+    """Return a function that moves or deletes a path, but refuses files in use, and directories with such files."""
+    def checked(path, *others, **keywords):
+        for moved in [path, *others]:
+            real = os.path.realpath(moved)
+            for used in _in_use():
+                if used == real or used.startswith(f"{real}/"):
+                    raise PermissionError(13, "The file is in use by this process", str(path), None, used)
+        if function is _real_rename and os.path.lexists(others[0]):
+            raise FileExistsError(17, "File exists", str(path), None, str(others[0]))
+        return function(path, *others, **keywords)
+    return checked
+
+
+_real_rename = os.rename
+for name in ("rename", "replace", "unlink", "remove", "rmdir"):
+    setattr(os, name, _without_open_files(getattr(os, name)))
+os.open, builtins.open = _open, _open_file
 sys.platform = "win32"
 import_all()
 

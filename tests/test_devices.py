@@ -133,6 +133,18 @@ def test_without_a_driver_of_a_gpu_the_device_is_the_cpu_and_torch_is_not_import
         assert "torch" not in sys.modules""")
 
 
+@pytest.mark.parametrize("name", ["mps", "mps:0", "meta", "xpu", "gpu"])
+def test_a_device_on_which_nothing_was_compared_is_refused_without_asking_torch(name, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(UserError, match=f"device '{name}' is not supported"):
+        devices.choose_device(name)
+
+
+def test_a_mac_translates_on_its_cpu_by_default(monkeypatch):
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert devices.choose_device("auto") == CPU and choose_precision("auto", CPU) == "int8"
+
+
 @pytest.mark.slow
 def test_torch_gets_the_number_of_threads_that_was_set_before_it_was_imported():
     in_new_process("""if True:

@@ -11,10 +11,12 @@ from toy import RECIPE, write_corpus
 TESTS = Path(__file__).parent
 
 
-def run(directory, *arguments):
-    done = subprocess.run([sys.executable, str(TESTS / "like_windows.py"), *arguments], cwd=directory,
-                          capture_output=True, text=True, timeout=300,
-                          env=os.environ | {"PYTHONPATH": str(TESTS.parent)})
+def run(directory, *arguments, given=""):
+    """Return the standard output of a command. Without `main`, it would have the encoding of Western Europe."""
+    done = subprocess.run([sys.executable, str(TESTS / "like_windows.py"), *arguments], cwd=directory, input=given,
+                          capture_output=True, encoding="utf-8", timeout=300,
+                          env=os.environ | {"PYTHONPATH": str(TESTS.parent), "PYTHONIOENCODING": "cp1252",
+                                            "TMPDIR": str(directory)})
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -28,4 +30,7 @@ def test_training_and_translating_need_no_call_that_windows_lacks(tmp_path):
     run(tmp_path, "translate", "run", "valid.en", "--output", "out")
     assert len((tmp_path / "out").read_text().splitlines()) == 7
     run(tmp_path, "evaluate", "run")
-    run(tmp_path, "check", "recipe.yaml")
+    assert "─" in run(tmp_path, "check", "recipe.yaml")
+    scores = run(tmp_path, "evaluate", "--hypothesis", "-", "--reference", "valid.en",
+                 given=(tmp_path / "valid.en").read_text())
+    assert "BLEU  100.00" in scores

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tempfile
 import time
@@ -68,7 +69,9 @@ def measure(text: TrainingText, tokenizers: Tokenizers, report: Report, translat
     tokens: list[float] = []
     try:
         with ExitStack() as stack:
-            run = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="seq2seq-check-")))
+            run = Path(tempfile.mkdtemp(prefix="seq2seq-check-"))
+            # Windows does not delete files that are still mapped into memory.
+            stack.callback(shutil.rmtree, run, ignore_errors=True)
             save_tokenizers(tokenizers.files(), run / "tokenizer")
             began = time.perf_counter()
             training = start_training(recipe, run, text=first_pairs)

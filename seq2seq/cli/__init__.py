@@ -14,9 +14,12 @@ the recipe schema) are imported inside the commands that need them.
 from __future__ import annotations
 
 import errno
+import importlib.metadata
+import io
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Annotated, Any
 
 import typer
@@ -59,11 +62,17 @@ PACKAGES_OF_SOME_COMMANDS = ("torch", "datasets", "pyarrow", "tensorboard")
 
 
 def global_options(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
+    version: Annotated[bool, typer.Option(
+        "--version", help="Print the versions of seq2seq and PyTorch, and the kernels of this machine, and exit.",
+        is_eager=True)] = False,
 ) -> None:
     """Handle the options that come before the command."""
     if version:
-        typer.echo(f"seq2seq {__version__}")
+        from seq2seq.inference.engines import NATIVE_PRECISIONS, describe_kernels
+
+        torch = importlib.metadata.version("torch") if find_spec("torch") else "not installed"
+        kernels = map(describe_kernels, NATIVE_PRECISIONS)
+        typer.echo("\n".join([f"seq2seq {__version__}", *kernels, f"PyTorch: {torch}"]))
         raise typer.Exit
 
 
@@ -99,6 +108,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments: arguments of the command line, without the name of the program; None: the arguments in sys.argv.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
+    # On Windows, a file or pipe has the encoding of the country by default, which lacks most characters.
+    if sys.platform == "win32" and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")
     try:
         return application(words)(args=words, prog_name="seq2seq", standalone_mode=False) or 0
     except SystemExit as end:

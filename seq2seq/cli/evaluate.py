@@ -14,6 +14,7 @@ from seq2seq.cli.common import load_translator, print_json, print_table, require
 from seq2seq.cli.options import FORMAT, Device, Metric, Precision, PrecisionOption, TextOrJson, Threads, examples
 from seq2seq.data.parallel_text import require_as_many_lines
 from seq2seq.errors import UserError
+from seq2seq.files import STANDARD_INPUT
 
 if TYPE_CHECKING:
     from seq2seq.evaluation.scores import Score
@@ -91,7 +92,7 @@ def evaluate(
     word and per character.
     """
     references = reference or []
-    hypothesis = Path("/dev/stdin") if hypothesis == Path("-") else hypothesis
+    hypothesis = STANDARD_INPUT if hypothesis == Path("-") else hypothesis
     _require_consistent_options(model, source, hypothesis, references, text, language, baseline, bool(trials))
     require_code("--language", language)
     if baseline is None and not trials and (paired or samples):

@@ -12,7 +12,13 @@ from seq2seq import console
 from seq2seq.devices import choose_precision, cpu_flags, kind
 from seq2seq.errors import CheckpointError
 from seq2seq.inference.int8 import NativeEngine
-from seq2seq.inference.kernel_library import DamagedLibrary, Functions, require_intact, usable_libraries
+from seq2seq.inference.kernel_library import (
+    DamagedLibrary,
+    Functions,
+    processor_flags,
+    require_intact,
+    usable_libraries,
+)
 from seq2seq.inference.load_model import StoredModel, build, read_stored_model
 from seq2seq.recipe import ModelSection
 from seq2seq.search.beam import WholeSearch
@@ -132,6 +138,12 @@ def native_obstacle(section: ModelSection, precision: str) -> str | None:
     return kernels if isinstance(kernels := _kernels(precision), str) else None
 
 
+def describe_kernels(precision: str) -> str:
+    """Return the name of the kernels that this machine has for a precision, or the reason why it has none."""
+    kernels = _kernels(precision)
+    return kernels if isinstance(kernels, str) else f"{precision} kernels: {kernels.instruction_set}"
+
+
 def _native_engine(stored: StoredModel, precision: str) -> NativeEngine:
     kernels, directory, checksum = _kernels(precision), stored.directory, weights_checksum(stored.directory)
     assert isinstance(kernels, Functions), "there is no `native_obstacle`"
@@ -151,7 +163,7 @@ def _kernels(precision: str) -> Functions | str:
     If there are none, return the reason as a sentence."""
     damaged = False
     try:
-        for library in usable_libraries(cpu_flags(), precision):
+        for library in usable_libraries(cpu_flags() or processor_flags(), precision):
             try:
                 require_intact(library)
                 return Functions(library)

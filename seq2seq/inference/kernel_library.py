@@ -17,6 +17,9 @@ SOURCE = Path(__file__).with_name("kernels.cpp")
 # -ffast-math is not used, because NaN and infinity must keep their meaning. With -fno-math-errno, `sqrt` is a single
 # instruction.
 COMPILER_FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-fPIC", "-shared")
+# Additional flags of MinGW's g++. Windows aligns the stack to 16 bytes only, and g++ may move vectors of 32 and 64
+# bytes there by instructions that need more (GCC bug 54412). With the second flag, no move needs alignment.
+MINGW_FLAGS = ("-static", "-Wa,-muse-unaligned-vector-move")
 
 _AVX2 = {"avx2": "-mavx2", "fma": "-mfma"}
 # By default, compilers use 256-bit vectors also if there are 512-bit vectors.
@@ -41,10 +44,22 @@ PROCESSORS = {
 }
 # In fp32, the other instruction sets would give the same code as one of these.
 FP32_PROCESSORS = {"x86_64": {"avx512-fp32": _AVX512, "avx2-fp32": _AVX2}}
-# Instruction sets of this kind of processor by precision. "portable" is what the compiler assumes of it: on macOS,
-# whose name for aarch64 is arm64, with dot products, which all of Apple's processors for it have.
-INSTRUCTION_SETS = {"int8": {**PROCESSORS.get(platform.machine(), {}), "portable": {}},
-                    "fp32": {**FP32_PROCESSORS.get(platform.machine(), {}), "portable-fp32": {}}}
+
+
+def instruction_sets(machine: str) -> dict[str, dict[str, dict[str, str]]]:
+    """Return the instruction sets of a kind of processor by precision, the fastest first. "portable" is what the
+    compiler assumes of the processor: on macOS, whose name for aarch64 is arm64, with dot products, which all of
+    Apple's processors for it have.
+
+    machine: as in `platform.machine()`, which is AMD64 for x86_64 on Windows.
+    """
+    machine = "x86_64" if machine.lower() == "amd64" else machine
+    return {"int8": {**PROCESSORS.get(machine, {}), "portable": {}},
+            "fp32": {**FP32_PROCESSORS.get(machine, {}), "portable-fp32": {}}}
+
+
+INSTRUCTION_SETS = instruction_sets(platform.machine())
+"""Instruction sets of this machine."""
 
 
 def library_path(instruction_set: str) -> Path:
@@ -83,7 +98,20 @@ def usable_libraries(cpu_flags: Set[str], precision: str = "int8") -> list[Path]
             if needed.keys() <= cpu_flags and (path := library_path(name)).exists()]
 
 
-POINTER, SIZE = ctypes.c_void_p, ctypes.c_long
+def processor_flags() -> set[str]:
+    """Return the processor's flags that the portable library finds, named as by Linux: for systems without
+    /proc/cpuinfo. If the library is missing or damaged, return an empty set."""
+    library = library_path("portable")
+    try:
+        require_intact(library)
+    except DamagedLibrary:
+        return set()
+    function = ctypes.CDLL(str(library)).processor_flags
+    function.restype = ctypes.c_char_p
+    return set(function().decode().split())
+
+
+POINTER, SIZE = ctypes.c_void_p, ctypes.c_ssize_t
 # Type of the function that the kernel `search` calls between two steps. It returns False to end the search.
 GIVE_WAY = ctypes.CFUNCTYPE(ctypes.c_bool)
 # Names in the order of the enumeration `Activation` in kernels.cpp.
@@ -142,12 +170,14 @@ class Functions:
 
     The last argument of functions that may use several threads is the number of threads.
 
-    precision: "int8" or "fp32". group: number of inputs in a group of weights (see PANEL in kernels.cpp). weight_dtype,
-        stored_dtype: NumPy's names of the types of weights, and of keys and values; "uint16" stands for bf16.
+    instruction_set: its name in INSTRUCTION_SETS. precision: "int8" or "fp32". group: number of inputs in a group of
+        weights (see PANEL in kernels.cpp). weight_dtype, stored_dtype: NumPy's names of the types of weights, and of
+        keys and values; "uint16" stands for bf16.
     """
 
     def __init__(self, library: Path) -> None:
         loaded = ctypes.CDLL(str(library))
+        self.instruction_set = library.name.split(".")[1]
         self.group: int = loaded.group_size()
         self.precision = "fp32" if loaded.weight_bytes() == 4 else "int8"
         self.weight_dtype, self.stored_dtype = {"fp32": ("float32", "float32"), "int8": ("int8", "uint16")}[

@@ -9,10 +9,12 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <string>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -35,6 +37,9 @@
 
 namespace {
 
+// Sizes, counts and indices. On Windows, `long` has only 32 bits.
+typedef std::ptrdiff_t Size;
+
 // Python fills these structures field by field (kernel_library.py).
 
 struct Norm {
@@ -56,7 +61,7 @@ struct Linear {
     const float* scale;
     const int32_t* offset;
     const float* bias;
-    long inputs, outputs;
+    Size inputs, outputs;
 };
 
 // Layer of the encoder or the decoder. norms: the norm after each residual sum. Encoder layers do not use `query`,
@@ -72,44 +77,45 @@ struct Layer {
 // position. window: maximum distance between a query and its keys in self-attention; negative: no limit.
 struct Stack {
     const Layer* layers;
-    long number_of_layers, d_model, heads, feed_forward, pre_norm, activation;
+    Size number_of_layers, d_model, heads, feed_forward, pre_norm, activation;
     Norm first;
     const Linear* last;
-    long number_of_last;
+    Size number_of_last;
     const float *embedding, *positions;
     float embedding_scale;
-    long window;
+    Size window;
 };
 
 enum Activation { RELU, GELU, SILU };
 
 // Up to this number of rows, a single thread does all the work, because waking other threads would take longer.
-constexpr long MAX_SERIAL_ROWS = 32;
+constexpr Size MAX_SERIAL_ROWS = 32;
 // Maximum number of rows that a thread passes through the layers together. Their activations fit into a core's cache.
-constexpr long MAX_BLOCK_ROWS = 96;
+constexpr Size MAX_BLOCK_ROWS = 96;
 
 // Log-probability of impossible tokens. It is finite, because -infinity minus -infinity would be NaN.
 constexpr float LOG_ZERO = -1e38f;
 // If this number is added to a number below 2^22 in magnitude and then subtracted, the result is the nearest integer,
 // ties to even. Unlike rounding, addition and subtraction are vector instructions on every processor.
 constexpr float ROUNDER = 12582912.0f;
+constexpr float SQRT_HALF = 0.70710678f;                                        // 1 / sqrt(2), for GELU
 // Ids of `</s>` and of the start symbol, as in tokenizers/vocabulary.py.
 constexpr int64_t END = 2, START = 1;
 
 // Returns an uninitialised array.
 template <class T>
-std::unique_ptr<T[]> allocate(long count) {
+std::unique_ptr<T[]> allocate(Size count) {
     return std::unique_ptr<T[]>(new T[count]);
 }
 
 // Number of floats in the longest vector of the instruction set. On longer vectors, the compiler would generate one
 // instruction per element for some operations.
 #if defined(__AVX512F__)
-constexpr long WIDTH = 16;
+constexpr Size WIDTH = 16;
 #elif defined(__AVX__)
-constexpr long WIDTH = 8;
+constexpr Size WIDTH = 8;
 #else
-constexpr long WIDTH = 4;
+constexpr Size WIDTH = 4;
 #endif
 typedef float Wide __attribute__((vector_size(4 * WIDTH)));
 
@@ -130,7 +136,7 @@ inline float sum_of(Wide numbers) {
     typedef float Four __attribute__((vector_size(16)));
     Four parts[WIDTH / 4];
     std::memcpy(parts, &numbers, sizeof parts);
-    for (long part = 1; part < WIDTH / 4; ++part) parts[0] += parts[part];
+    for (Size part = 1; part < WIDTH / 4; ++part) parts[0] += parts[part];
     return (parts[0][0] + parts[0][1]) + (parts[0][2] + parts[0][3]);
 #endif
 }
@@ -138,7 +144,7 @@ inline float sum_of(Wide numbers) {
 inline Wide broadcast(float number) { return number - Wide{}; }                  // an addition of 0 would change -0
 
 // Loads `count` numbers, at most WIDTH, and sets the other elements of the vector to `rest`.
-inline Wide load_some(const float* from, long count, float rest) {
+inline Wide load_some(const float* from, Size count, float rest) {
     float numbers[WIDTH];
     std::fill_n(numbers, WIDTH, rest);
     std::copy_n(from, count, numbers);
@@ -185,9 +191,9 @@ inline Wide exponential(Wide number) {
 // Sum of term(x) over the numbers x. `nothing` is a number whose term is negligible. The additions to the two partial
 // sums overlap in time. The compiler does not split the sum itself, because it may not reorder additions.
 template <class Term>
-inline float sum_of_terms(const float* numbers, long count, float nothing, Term term) {
+inline float sum_of_terms(const float* numbers, Size count, float nothing, Term term) {
     Wide sums = {}, others = {};
-    long i = 0;
+    Size i = 0;
     for (; i + 2 * WIDTH <= count; i += 2 * WIDTH) {
         sums += term(load(numbers + i));
         others += term(load(numbers + i + WIDTH));
@@ -204,18 +210,18 @@ inline float max_of(Wide numbers) {
     return vmaxvq_f32((float32x4_t)numbers);
 #else
     float found = numbers[0];
-    for (long lane = 1; lane < WIDTH; ++lane) found = std::max(found, numbers[lane]);
+    for (Size lane = 1; lane < WIDTH; ++lane) found = std::max(found, numbers[lane]);
     return found;
 #endif
 }
 
 // Maximum of LOG_ZERO and the numbers in each lane. NaN is ignored.
-inline Wide max_by_lane(const float* numbers, long count) {
+inline Wide max_by_lane(const float* numbers, Size count) {
     // The operations on the four partial maxima overlap in time.
     Wide parts[4] = {broadcast(LOG_ZERO), broadcast(LOG_ZERO), broadcast(LOG_ZERO), broadcast(LOG_ZERO)};
-    long i = 0;
+    Size i = 0;
     for (; i + 4 * WIDTH <= count; i += 4 * WIDTH)
-        for (long part = 0; part < 4; ++part) parts[part] = maximum(parts[part], load(numbers + i + part * WIDTH));
+        for (Size part = 0; part < 4; ++part) parts[part] = maximum(parts[part], load(numbers + i + part * WIDTH));
     for (; i < count; i += WIDTH)
         parts[0] = maximum(parts[0],
                            i + WIDTH <= count ? load(numbers + i) : load_some(numbers + i, count - i, LOG_ZERO));
@@ -230,23 +236,23 @@ inline uint32_t above(Wide numbers, float limit) {
     return uint32_t(_mm256_movemask_ps(_mm256_cmp_ps((__m256)numbers, _mm256_set1_ps(limit), _CMP_GT_OQ)));
 #else
     uint32_t lanes = 0;
-    for (long lane = 0; lane < WIDTH; ++lane) lanes |= uint32_t(numbers[lane] > limit) << lane;
+    for (Size lane = 0; lane < WIDTH; ++lane) lanes |= uint32_t(numbers[lane] > limit) << lane;
     return lanes;
 #endif
 }
 
 // sum = hidden + output; normed = layer norm of `sum`. `sum` may be the same array as `hidden`.
-void add_and_norm(const float* hidden, const float* output, const Norm& norm, float* sum, float* normed, long rows,
-                  long size) {
-    for (long row = 0; row < rows; ++row) {
+void add_and_norm(const float* hidden, const float* output, const Norm& norm, float* sum, float* normed, Size rows,
+                  Size size) {
+    for (Size row = 0; row < rows; ++row) {
         const float *before = hidden + row * size, *added = output + row * size;
         float *total = sum + row * size, *result = normed + row * size;
-        for (long i = 0; i < size; ++i) total[i] = before[i] + added[i];
+        for (Size i = 0; i < size; ++i) total[i] = before[i] + added[i];
         const float mean = sum_of_terms(total, size, 0, [](Wide number) { return number; }) / size;
         const float variance =
             sum_of_terms(total, size, mean, [=](Wide number) { return (number - mean) * (number - mean); });
         const float scale = 1 / std::sqrt(variance / size + norm.epsilon);
-        for (long i = 0; i < size; ++i) result[i] = (total[i] - mean) * scale * norm.gain[i] + norm.shift[i];
+        for (Size i = 0; i < size; ++i) result[i] = (total[i] - mean) * scale * norm.gain[i] + norm.shift[i];
     }
 }
 
@@ -297,30 +303,30 @@ inline Stored to_stored(float number) {
 }
 #endif
 
-void convert_to_stored(const float* numbers, Stored* stored, long count) {
-    for (long i = 0; i < count; ++i) stored[i] = to_stored(numbers[i]);
+void convert_to_stored(const float* numbers, Stored* stored, Size count) {
+    for (Size i = 0; i < count; ++i) stored[i] = to_stored(numbers[i]);
 }
 
 // Writes keys and values of a source sentence in the layout that attention reads: first the keys, (features, count),
 // then the values, (count, features). Because the keys are transposed, attention computes the scores of WIDTH keys as
 // one vector. The last vector may extend up to WIDTH - 1 elements beyond the keys. A row of `keys_values` contains the
 // keys of a token for all heads, then the values of the token. Rows are `stride` elements apart.
-void transpose_keys(const float* keys_values, long stride, Stored* block, long count, long features) {
+void transpose_keys(const float* keys_values, Size stride, Stored* block, Size count, Size features) {
     Stored* values = block + count * features;
-    for (long token = 0; token < count; ++token, keys_values += stride) {
-        for (long i = 0; i < features; ++i) block[i * count + token] = to_stored(keys_values[i]);
+    for (Size token = 0; token < count; ++token, keys_values += stride) {
+        for (Size i = 0; i < features; ++i) block[i * count + token] = to_stored(keys_values[i]);
         convert_to_stored(keys_values + features, values + token * features, features);
     }
 }
 
 // Replaces `count` scores by exp(score - maximum) and returns 1 / (sum of the results). Overwrites the elements after
 // the scores, too, up to a multiple of WIDTH.
-float softmax_terms(float* scores, long count) {
+float softmax_terms(float* scores, Size count) {
     const float largest = max_of(max_by_lane(scores, count));
-    const long filled = (count + WIDTH - 1) / WIDTH * WIDTH;
+    const Size filled = (count + WIDTH - 1) / WIDTH * WIDTH;
     std::fill(scores + count, scores + filled, 2 * LOG_ZERO);
     Wide totals = {};
-    for (long begin = 0; begin < filled; begin += WIDTH) {
+    for (Size begin = 0; begin < filled; begin += WIDTH) {
         const Wide powers = exponential(load(scores + begin) - largest);
         store(powers, scores + begin);
         totals += powers;
@@ -332,111 +338,111 @@ float softmax_terms(float* scores, long count) {
 // together from the same keys. COLUMN_BLOCK: number of vectors of a head's values that are summed together for each
 // row. PARTIAL_SUMS: number of partial sums of a score.
 #if defined(__AVX512F__)
-constexpr long QUERY_BLOCK = 6, COLUMN_BLOCK = 4, PARTIAL_SUMS = 4;
+constexpr Size QUERY_BLOCK = 6, COLUMN_BLOCK = 4, PARTIAL_SUMS = 4;
 #elif defined(__aarch64__)
-constexpr long QUERY_BLOCK = 4, COLUMN_BLOCK = 4, PARTIAL_SUMS = 4;
+constexpr Size QUERY_BLOCK = 4, COLUMN_BLOCK = 4, PARTIAL_SUMS = 4;
 #else
-constexpr long QUERY_BLOCK = 4, COLUMN_BLOCK = 2, PARTIAL_SUMS = 2;
+constexpr Size QUERY_BLOCK = 4, COLUMN_BLOCK = 2, PARTIAL_SUMS = 2;
 #endif
 
 // For each of ROWS rows, computes COUNT vectors of result = scale * sum_n terms[n] * value(n), where value(n) points to
 // the value of key n. The terms of successive rows are `filled` elements apart.
-template <long ROWS, long COUNT, class Value>
-inline void weigh_columns(const float* terms, long filled, const float* scale, long keys, Value value, float* result,
-                          long result_stride) {
+template <Size ROWS, Size COUNT, class Value>
+inline void weigh_columns(const float* terms, Size filled, const float* scale, Size keys, Value value, float* result,
+                          Size result_stride) {
     Wide sums[ROWS][COUNT];
 #pragma GCC unroll 6
-    for (long row = 0; row < ROWS; ++row)
+    for (Size row = 0; row < ROWS; ++row)
 #pragma GCC unroll 4
-        for (long column = 0; column < COUNT; ++column) sums[row][column] = Wide{};
-    for (long n = 0; n < keys; ++n) {
+        for (Size column = 0; column < COUNT; ++column) sums[row][column] = Wide{};
+    for (Size n = 0; n < keys; ++n) {
         const Stored* from = value(n);
         Wide values[COUNT];
 #pragma GCC unroll 4
-        for (long column = 0; column < COUNT; ++column) values[column] = load(from + column * WIDTH);
+        for (Size column = 0; column < COUNT; ++column) values[column] = load(from + column * WIDTH);
 #pragma GCC unroll 6
-        for (long row = 0; row < ROWS; ++row)
+        for (Size row = 0; row < ROWS; ++row)
 #pragma GCC unroll 4
-            for (long column = 0; column < COUNT; ++column)
+            for (Size column = 0; column < COUNT; ++column)
                 sums[row][column] += broadcast(terms[row * filled + n]) * values[column];
     }
 #pragma GCC unroll 6
-    for (long row = 0; row < ROWS; ++row)
+    for (Size row = 0; row < ROWS; ++row)
 #pragma GCC unroll 4
-        for (long column = 0; column < COUNT; ++column)
+        for (Size column = 0; column < COUNT; ++column)
             store(sums[row][column] * scale[row], result + row * result_stride + column * WIDTH);
 }
 
 // Computes the weighted sum of a head's values, `size` elements for each key. Arguments: as in `weigh_columns`.
-template <long ROWS, class Value>
-inline void weigh(const float* terms, long filled, const float* scale, long keys, Value value, long size, float* result,
-                  long result_stride) {
-    long begin = 0;
+template <Size ROWS, class Value>
+inline void weigh(const float* terms, Size filled, const float* scale, Size keys, Value value, Size size, float* result,
+                  Size result_stride) {
+    Size begin = 0;
     for (; begin + COLUMN_BLOCK * WIDTH <= size; begin += COLUMN_BLOCK * WIDTH)
-        weigh_columns<ROWS, COLUMN_BLOCK>(terms, filled, scale, keys, [=](long n) { return value(n) + begin; },
+        weigh_columns<ROWS, COLUMN_BLOCK>(terms, filled, scale, keys, [=](Size n) { return value(n) + begin; },
                                      result + begin, result_stride);
     for (; begin + WIDTH <= size; begin += WIDTH)
-        weigh_columns<ROWS, 1>(terms, filled, scale, keys, [=](long n) { return value(n) + begin; }, result + begin,
+        weigh_columns<ROWS, 1>(terms, filled, scale, keys, [=](Size n) { return value(n) + begin; }, result + begin,
                                result_stride);
     for (; begin < size; ++begin)
-        for (long row = 0; row < ROWS; ++row) {
+        for (Size row = 0; row < ROWS; ++row) {
             float sum = 0;
-            for (long n = 0; n < keys; ++n) sum += terms[row * filled + n] * to_float(value(n)[begin]);
+            for (Size n = 0; n < keys; ++n) sum += terms[row * filled + n] * to_float(value(n)[begin]);
             result[row * result_stride + begin] = sum * scale[row];
         }
 }
 
 // Computes attention of ROWS rows over the same source sentence. block: keys and values in the layout of
 // `transpose_keys`. terms: buffer for ROWS rows of scores, each padded to whole vectors.
-template <long ROWS>
-void attend_together(const float* query, long query_stride, const Stored* block, long count, float* result,
-                     long heads, long size, float* terms) {
-    const long features = heads * size, filled = (count + WIDTH - 1) / WIDTH * WIDTH;
+template <Size ROWS>
+void attend_together(const float* query, Size query_stride, const Stored* block, Size count, float* result,
+                     Size heads, Size size, float* terms) {
+    const Size features = heads * size, filled = (count + WIDTH - 1) / WIDTH * WIDTH;
     const float factor = 1 / std::sqrt(float(size));
-    for (long head = 0; head < heads; ++head) {
+    for (Size head = 0; head < heads; ++head) {
         const float* own = query + head * size;
-        for (long begin = 0; begin < count; begin += WIDTH) {
+        for (Size begin = 0; begin < count; begin += WIDTH) {
             const Stored* keys = block + head * size * count + begin;
             // The additions to different partial sums overlap in time.
             Wide sums[ROWS][PARTIAL_SUMS];
 #pragma GCC unroll 6
-            for (long row = 0; row < ROWS; ++row)
+            for (Size row = 0; row < ROWS; ++row)
 #pragma GCC unroll 4
-                for (long part = 0; part < PARTIAL_SUMS; ++part) sums[row][part] = Wide{};
-            long i = 0;
+                for (Size part = 0; part < PARTIAL_SUMS; ++part) sums[row][part] = Wide{};
+            Size i = 0;
             for (; i + PARTIAL_SUMS <= size; i += PARTIAL_SUMS)
 #pragma GCC unroll 4
-                for (long part = 0; part < PARTIAL_SUMS; ++part) {
+                for (Size part = 0; part < PARTIAL_SUMS; ++part) {
                     const Wide key = load(keys + (i + part) * count);
 #pragma GCC unroll 6
-                    for (long row = 0; row < ROWS; ++row)
+                    for (Size row = 0; row < ROWS; ++row)
                         sums[row][part] += broadcast(own[row * query_stride + i + part]) * key;
                 }
             for (; i < size; ++i) {
                 const Wide key = load(keys + i * count);
 #pragma GCC unroll 6
-                for (long row = 0; row < ROWS; ++row) sums[row][0] += broadcast(own[row * query_stride + i]) * key;
+                for (Size row = 0; row < ROWS; ++row) sums[row][0] += broadcast(own[row * query_stride + i]) * key;
             }
 #pragma GCC unroll 6
-            for (long row = 0; row < ROWS; ++row) {
+            for (Size row = 0; row < ROWS; ++row) {
                 Wide sum = sums[row][0];
 #pragma GCC unroll 4
-                for (long part = 1; part < PARTIAL_SUMS; ++part) sum += sums[row][part];
+                for (Size part = 1; part < PARTIAL_SUMS; ++part) sum += sums[row][part];
                 store(sum * factor, terms + row * filled + begin);
             }
         }
         float scale[ROWS];
-        for (long row = 0; row < ROWS; ++row) scale[row] = softmax_terms(terms + row * filled, count);
+        for (Size row = 0; row < ROWS; ++row) scale[row] = softmax_terms(terms + row * filled, count);
         const Stored* values = block + count * features + head * size;
-        weigh<ROWS>(terms, filled, scale, count, [=](long n) { return values + n * features; }, size,
+        weigh<ROWS>(terms, filled, scale, count, [=](Size n) { return values + n * features; }, size,
                     result + head * size, features);
     }
 }
 
 // Computes attention of each row over its source sentence. The sentence has count[row] tokens in `memory`, beginning at
 // token first[row]. Successive rows of the same sentence are computed together, which does not change their results.
-void attend_sources(const float* query, long query_stride, const Stored* memory, const int32_t* first,
-                    const int32_t* count, float* result, long rows, long heads, long size) {
+void attend_sources(const float* query, Size query_stride, const Stored* memory, const int32_t* first,
+                    const int32_t* count, float* result, Size rows, Size heads, Size size) {
     static constexpr decltype(&attend_together<1>) of_rows[] = {
         attend_together<1>, attend_together<2>, attend_together<3>, attend_together<4>,
 #if defined(__AVX512F__)
@@ -444,9 +450,9 @@ void attend_sources(const float* query, long query_stride, const Stored* memory,
 #endif
     };
     static_assert(sizeof of_rows / sizeof *of_rows == QUERY_BLOCK, "one function for each number of rows");
-    const long features = heads * size;
+    const Size features = heads * size;
     std::vector<float> terms;
-    for (long row = 0, together; row < rows; row += together) {
+    for (Size row = 0, together; row < rows; row += together) {
         for (together = 1; together < QUERY_BLOCK && row + together < rows && first[row + together] == first[row] &&
                            count[row + together] == count[row];)
             ++together;
@@ -458,33 +464,33 @@ void attend_sources(const float* query, long query_stride, const Stored* memory,
 
 // Computes attention of each row over its own past: length[row] cache rows. The indices of these cache rows begin at
 // past + row * past_stride. A cache row contains the keys of all heads, then the values.
-void attend_own(const float* query, long query_stride, const Stored* cache, const int32_t* past, long past_stride,
-                const int32_t* length, float* result, long rows, long heads, long size) {
-    const long features = heads * size, whole = size / WIDTH * WIDTH;
+void attend_own(const float* query, Size query_stride, const Stored* cache, const int32_t* past, Size past_stride,
+                const int32_t* length, float* result, Size rows, Size heads, Size size) {
+    const Size features = heads * size, whole = size / WIDTH * WIDTH;
     const float factor = 1 / std::sqrt(float(size));
     std::vector<float> terms;
     std::vector<const Stored*> cached_keys;
-    for (long row = 0; row < rows; ++row, query += query_stride, past += past_stride, result += features) {
-        const long keys = length[row], filled = (keys + WIDTH - 1) / WIDTH * WIDTH;
+    for (Size row = 0; row < rows; ++row, query += query_stride, past += past_stride, result += features) {
+        const Size keys = length[row], filled = (keys + WIDTH - 1) / WIDTH * WIDTH;
         terms.resize(heads * filled);
         cached_keys.resize(keys);
-        for (long n = 0; n < keys; ++n) {
+        for (Size n = 0; n < keys; ++n) {
             const Stored* key = cached_keys[n] = cache + 2 * features * past[n];
-            for (long i = 0; i < features; i += 64 / long(sizeof *key)) __builtin_prefetch(key + features + i);
-            for (long head = 0; head < heads; ++head, key += size) {
+            for (Size i = 0; i < features; i += 64 / Size(sizeof *key)) __builtin_prefetch(key + features + i);
+            for (Size head = 0; head < heads; ++head, key += size) {
                 const float* own = query + head * size;
                 Wide products = {};
-                for (long i = 0; i < whole; i += WIDTH) products += load(own + i) * load(key + i);
+                for (Size i = 0; i < whole; i += WIDTH) products += load(own + i) * load(key + i);
                 float score = sum_of(products);
-                for (long i = whole; i < size; ++i) score += own[i] * to_float(key[i]);
+                for (Size i = whole; i < size; ++i) score += own[i] * to_float(key[i]);
                 terms[head * filled + n] = score * factor;
             }
         }
-        for (long head = 0; head < heads; ++head) {
+        for (Size head = 0; head < heads; ++head) {
             float* own = terms.data() + head * filled;
             const float scale = softmax_terms(own, keys);
-            const long column = features + head * size;
-            weigh<1>(own, filled, &scale, keys, [&](long n) { return cached_keys[n] + column; }, size,
+            const Size column = features + head * size;
+            weigh<1>(own, filled, &scale, keys, [&](Size n) { return cached_keys[n] + column; }, size,
                      result + head * size, features);
         }
     }
@@ -494,55 +500,55 @@ void attend_own(const float* query, long query_stride, const Stored* cache, cons
 // Layout of fp32 weights: as of int8 weights below, in groups of a single input, but a panel is divided into parts of
 // COLUMNS outputs, one after the other, because a whole panel is larger than the first-level cache. TILE rows are
 // multiplied by VECTORS vectors of weights at a time. With these sizes, the sums fill the processor's registers.
-constexpr long PANEL = 64, GROUP = 1;
+constexpr Size PANEL = 64, GROUP = 1;
 #if defined(__AVX512F__)
-constexpr long TILE = 6, VECTORS = 4;
+constexpr Size TILE = 6, VECTORS = 4;
 #elif defined(__AVX__)
-constexpr long TILE = 6, VECTORS = 2;
+constexpr Size TILE = 6, VECTORS = 2;
 #elif defined(__aarch64__)
-constexpr long TILE = 3, VECTORS = 8;
+constexpr Size TILE = 3, VECTORS = 8;
 #else
-constexpr long TILE = 3, VECTORS = 4;
+constexpr Size TILE = 3, VECTORS = 4;
 #endif
-constexpr long COLUMNS = VECTORS * WIDTH;
+constexpr Size COLUMNS = VECTORS * WIDTH;
 
 // Index of the weight of an input and an output, for linear layers with `inputs` inputs.
-constexpr long weight_index(long output, long input, long inputs) {
+constexpr Size weight_index(Size output, Size input, Size inputs) {
     return (output / COLUMNS * inputs + input) * COLUMNS + output % COLUMNS;
 }
 
 // Computes the products of ROWS rows with COUNT vectors of outputs, whose weights begin at `panel`. indices: the
 // `number` inputs to multiply, if POSITIVE is set; the other inputs are 0. outputs: number of outputs of the result.
 // bias: of these outputs, or null.
-template <long ROWS, bool POSITIVE, long COUNT = VECTORS>
-void panel_products(const float* input, long stride, const float* panel, const int32_t* indices, long number,
-                    const float* bias, float* result, long result_stride, long outputs) {
+template <Size ROWS, bool POSITIVE, Size COUNT = VECTORS>
+void panel_products(const float* input, Size stride, const float* panel, const int32_t* indices, Size number,
+                    const float* bias, float* result, Size result_stride, Size outputs) {
     Wide sums[ROWS][COUNT], own[COUNT];
 #pragma GCC unroll 6
-    for (long row = 0; row < ROWS; ++row)
+    for (Size row = 0; row < ROWS; ++row)
 #pragma GCC unroll 16
-        for (long v = 0; v < COUNT; ++v) sums[row][v] = Wide{};
-    for (long n = 0; n < number; ++n) {
-        const long i = POSITIVE ? indices[n] : n;
+        for (Size v = 0; v < COUNT; ++v) sums[row][v] = Wide{};
+    for (Size n = 0; n < number; ++n) {
+        const Size i = POSITIVE ? indices[n] : n;
 #pragma GCC unroll 16
-        for (long v = 0; v < COUNT; ++v) own[v] = load(panel + weight_index(v * WIDTH, i, stride));
+        for (Size v = 0; v < COUNT; ++v) own[v] = load(panel + weight_index(v * WIDTH, i, stride));
 #pragma GCC unroll 6
-        for (long row = 0; row < ROWS; ++row) {
+        for (Size row = 0; row < ROWS; ++row) {
             const Wide same = broadcast(input[row * stride + i]);
 #pragma GCC unroll 16
-            for (long v = 0; v < COUNT; ++v) sums[row][v] += same * own[v];
+            for (Size v = 0; v < COUNT; ++v) sums[row][v] += same * own[v];
         }
     }
 #pragma GCC unroll 6
-    for (long row = 0; row < ROWS; ++row)
+    for (Size row = 0; row < ROWS; ++row)
 #pragma GCC unroll 16
-        for (long v = 0; v < COUNT; ++v) {
-            const long begin = v * WIDTH, count = std::min(WIDTH, outputs - begin);
+        for (Size v = 0; v < COUNT; ++v) {
+            const Size begin = v * WIDTH, count = std::min(WIDTH, outputs - begin);
             float* to = result + row * result_stride + begin;
             if (count == WIDTH)
                 store(bias ? sums[row][v] + load(bias + begin) : sums[row][v], to);
             else
-                for (long lane = 0; lane < count; ++lane)
+                for (Size lane = 0; lane < count; ++lane)
                     to[lane] = sums[row][v][lane] + (bias ? bias[begin + lane] : 0);
         }
 }
@@ -550,38 +556,38 @@ void panel_products(const float* input, long stride, const float* panel, const i
 // Inputs of matrix products: at most `rows` rows of at most `inputs` elements. After ReLU, most inputs are 0. The
 // weights of inputs that are 0 in TILE rows are not read.
 struct Levels {
-    const long capacity;
+    const Size capacity;
     const std::unique_ptr<float[]> activated;
     // Of each TILE rows, the inputs other than 0, and their number. They exist if the inputs are `positive`.
     const std::unique_ptr<int32_t[]> indices;
-    std::vector<long> number;
+    std::vector<Size> number;
     const float* input = nullptr;
-    long stride = 0;
+    Size stride = 0;
     bool positive = false;
 
-    static long filled(long inputs) { return inputs; }
+    static Size filled(Size inputs) { return inputs; }
 
-    Levels(long rows, long inputs)
+    Levels(Size rows, Size inputs)
         : capacity(inputs), activated(allocate<float>(rows * inputs)),
           indices(allocate<int32_t>((rows + TILE - 1) / TILE * inputs)), number((rows + TILE - 1) / TILE) {}
 
     // The caller keeps the input until the last product.
-    void quantise(const float* numbers, long, long inputs) {
+    void quantise(const float* numbers, Size, Size inputs) {
         positive = false, stride = inputs, input = numbers;
         std::fill(number.begin(), number.end(), inputs);
     }
 
     // The inputs are max(x, 0) for each number x.
-    void quantise_relu(const float* numbers, long rows, long inputs) {
+    void quantise_relu(const float* numbers, Size rows, Size inputs) {
         positive = true, stride = inputs, input = activated.get();
         float* to = activated.get();
-        for (long i = 0; i < rows * inputs; ++i) to[i] = std::max(numbers[i], 0.0f);
-        for (long first = 0; first < rows; first += TILE) {
+        for (Size i = 0; i < rows * inputs; ++i) to[i] = std::max(numbers[i], 0.0f);
+        for (Size first = 0; first < rows; first += TILE) {
             int32_t* own = indices.get() + first / TILE * capacity;
-            long count = 0;
-            for (long i = 0; i < inputs; ++i) {
+            Size count = 0;
+            for (Size i = 0; i < inputs; ++i) {
                 uint32_t all = 0;
-                for (long row = first; row < std::min(first + TILE, rows); ++row) all |= bits_of(to[row * inputs + i]);
+                for (Size row = first; row < std::min(first + TILE, rows); ++row) all |= bits_of(to[row * inputs + i]);
                 own[count] = int32_t(i);
                 count += (all | -all) >> 31;                                    // 1 if not 0; a branch would be slow
             }
@@ -591,7 +597,7 @@ struct Levels {
 
     // Computes outputs `first` (included; the first one of a panel) to `last` (excluded). Rows of the result are
     // `result_stride` elements apart. A panel stays in a core's cache while all rows use it.
-    void multiply(const Linear& linear, long first, long last, float* result, long result_stride, long rows) const {
+    void multiply(const Linear& linear, Size first, Size last, float* result, Size result_stride, Size rows) const {
         static constexpr decltype(&panel_products<1, false>) of_rows[2][6] = {
             {panel_products<1, false>, panel_products<2, false>, panel_products<3, false>, panel_products<4, false>,
              panel_products<5, false>, panel_products<6, false>},
@@ -599,9 +605,9 @@ struct Levels {
              panel_products<5, true>, panel_products<6, true>}};
         static constexpr decltype(&panel_products<1, false>) of_one_row[2] = {
             panel_products<1, false, PANEL / WIDTH>, panel_products<1, true, PANEL / WIDTH>};
-        const long columns = rows == 1 ? PANEL : COLUMNS;
-        for (long begin = first; begin < last; begin += columns)
-            for (long row = 0; row < rows; row += TILE) {
+        const Size columns = rows == 1 ? PANEL : COLUMNS;
+        for (Size begin = first; begin < last; begin += columns)
+            for (Size row = 0; row < rows; row += TILE) {
                 const auto function =
                     rows == 1 ? of_one_row[positive] : of_rows[positive][std::min(TILE, rows - row) - 1];
                 function(input + row * stride, stride, linear.panels + begin * stride,
@@ -616,15 +622,15 @@ struct Levels {
 // inputs. For each group of inputs, a panel contains the weights of the panel's first output, then the weights of its
 // second output, and so on. Incomplete panels and groups are padded with zeros. A group is as many inputs as an
 // instruction adds up.
-constexpr long PANEL = 64;
+constexpr Size PANEL = 64;
 #if defined(__ARM_FEATURE_MATMUL_INT8)
-constexpr long GROUP = 8;
+constexpr Size GROUP = 8;
 #else
-constexpr long GROUP = 4;
+constexpr Size GROUP = 4;
 #endif
 
 // Index of the weight of an output and the first input of a group. stride: number of inputs, rounded up to groups.
-constexpr long weight_index(long output, long input, long stride) {
+constexpr Size weight_index(Size output, Size input, Size stride) {
     return (output / PANEL * stride + input) * PANEL + output % PANEL * GROUP;
 }
 
@@ -642,13 +648,13 @@ constexpr long weight_index(long output, long input, long stride) {
 #if defined(__AVX512VNNI__)
 typedef __m512i Sums;
 #define VECTOR_PRODUCTS
-constexpr long TILE = 6, VECTORS = 4, INPUT_ZERO_POINT = 128;
+constexpr Size TILE = 6, VECTORS = 4, INPUT_ZERO_POINT = 128;
 inline Sums same_group(int32_t levels) { return _mm512_set1_epi32(levels); }
 inline Sums add_products(Sums sums, Sums levels, Sums weights) { return _mm512_dpbusd_epi32(sums, levels, weights); }
 #elif defined(__AVXVNNI__)
 typedef __m256i Sums;
 #define VECTOR_PRODUCTS
-constexpr long TILE = 3, VECTORS = 4, INPUT_ZERO_POINT = 128;
+constexpr Size TILE = 3, VECTORS = 4, INPUT_ZERO_POINT = 128;
 inline Sums same_group(int32_t levels) { return _mm256_set1_epi32(levels); }
 inline Sums add_products(Sums sums, Sums levels, Sums weights) {
     return _mm256_dpbusd_avx_epi32(sums, levels, weights);
@@ -657,7 +663,7 @@ inline Sums add_products(Sums sums, Sums levels, Sums weights) {
 typedef __m256i Sums;
 #define VECTOR_PRODUCTS
 #define MAGNITUDES
-constexpr long TILE = 3, VECTORS = 4, INPUT_ZERO_POINT = 0;
+constexpr Size TILE = 3, VECTORS = 4, INPUT_ZERO_POINT = 0;
 inline Sums same_group(int32_t levels) { return _mm256_set1_epi32(levels); }
 inline Sums add_products(Sums sums, Sums levels, Sums weights) {
     return _mm256_add_epi32(sums, _mm256_madd_epi16(_mm256_maddubs_epi16(levels, weights), _mm256_set1_epi16(1)));
@@ -666,17 +672,17 @@ inline Sums add_products(Sums sums, Sums levels, Sums weights) {
 // The instruction smmla multiplies two rows of 8 inputs by the weights of two outputs: twice as many products as sdot
 // computes, with the same throughput on Neoverse V1, N2 and V2.
 typedef int32x4_t Sums;
-constexpr long TILE = 4, VECTORS = 8, INPUT_ZERO_POINT = 0;
+constexpr Size TILE = 4, VECTORS = 8, INPUT_ZERO_POINT = 0;
 #elif defined(__ARM_FEATURE_DOTPROD)
 typedef int32x4_t Sums;
 #define VECTOR_PRODUCTS
-constexpr long TILE = 3, VECTORS = 8, INPUT_ZERO_POINT = 0;
+constexpr Size TILE = 3, VECTORS = 8, INPUT_ZERO_POINT = 0;
 inline Sums same_group(int32_t levels) { return vdupq_n_s32(levels); }
 inline Sums add_products(Sums sums, Sums levels, Sums weights) {
     return vdotq_s32(sums, vreinterpretq_s8_s32(levels), vreinterpretq_s8_s32(weights));
 }
 #else
-constexpr long TILE = 6, INPUT_ZERO_POINT = 128;
+constexpr Size TILE = 6, INPUT_ZERO_POINT = 128;
 #endif
 #if defined(MAGNITUDES)
 constexpr bool SIGNS_APART = true;
@@ -686,12 +692,12 @@ constexpr bool SIGNS_APART = false;
 
 // Number of bytes of a row of quantised inputs: `stride` levels; with SIGNS_APART, also the bytes for negative inputs
 // and the first value of the sums.
-constexpr long row_bytes(long stride) { return SIGNS_APART ? 2 * stride + long(sizeof(int32_t)) : stride; }
+constexpr Size row_bytes(Size stride) { return SIGNS_APART ? 2 * stride + Size(sizeof(int32_t)) : stride; }
 
 // Returns the bits of the largest |x|, or of the largest x if POSITIVE is set. The bits of |x|, as integers, have the
 // same order as |x|, and the bits of NaN are the largest. A maximum of floats would ignore NaN.
 template <bool POSITIVE>
-uint32_t max_magnitude_bits(const float* numbers, long size) {
+uint32_t max_magnitude_bits(const float* numbers, Size size) {
     typedef int32_t Whole __attribute__((vector_size(4 * WIDTH)));
     const auto larger = [](Whole largest, Wide x) {
         Whole bits;
@@ -707,7 +713,7 @@ uint32_t max_magnitude_bits(const float* numbers, long size) {
 #endif
     };
     Whole one{}, other{};
-    long i = 0;
+    Size i = 0;
     for (; i + 2 * WIDTH <= size; i += 2 * WIDTH) {
         one = larger(one, load(numbers + i));
         other = larger(other, load(numbers + i + WIDTH));
@@ -715,18 +721,18 @@ uint32_t max_magnitude_bits(const float* numbers, long size) {
     for (; i < size; i += WIDTH)
         one = larger(one, i + WIDTH <= size ? load(numbers + i) : load_some(numbers + i, size - i, 0));
     int32_t found = 0;
-    for (long lane = 0; lane < WIDTH; ++lane) found = std::max({found, one[lane], other[lane]});
+    for (Size lane = 0; lane < WIDTH; ++lane) found = std::max({found, one[lane], other[lane]});
     return uint32_t(found);
 }
 
 // Quantises rows to int8. The scale of a row is max |x| / 127. If the row contains NaN or infinity, its scale is NaN.
 // stride: number of levels of a quantised row. POSITIVE: quantises max(x, 0), with zero point 0.
 template <bool POSITIVE>
-void quantise_rows(const float* numbers, uint8_t* levels, float* scale, long rows, long size, long stride) {
+void quantise_rows(const float* numbers, uint8_t* levels, float* scale, Size rows, Size size, Size stride) {
     constexpr int32_t ZERO_POINT = POSITIVE ? 0 : INPUT_ZERO_POINT;
     constexpr bool WITH_SIGNS = SIGNS_APART && !POSITIVE;
     const auto input = [](float number) { return POSITIVE ? std::max(number, 0.0f) : number; };
-    for (long row = 0; row < rows; ++row) {
+    for (Size row = 0; row < rows; ++row) {
         const float* own = numbers + row * size;
         uint8_t *levels_of_row = levels + row * row_bytes(stride), *negative = levels_of_row + stride;
         const uint32_t largest_bits = std::max(bits_of(1e-12f), max_magnitude_bits<POSITIVE>(own, size));
@@ -739,13 +745,13 @@ void quantise_rows(const float* numbers, uint8_t* levels, float* scale, long row
         std::memcpy(&largest, &largest_bits, sizeof largest);
         scale[row] = largest / 127;
         const float levels_of_one = 127 / largest;
-        long i = 0;
+        Size i = 0;
         int32_t missing = 0;
 #if defined(__AVX2__) && !defined(__AVX512F__)
         // The compiler would generate twice as many instructions.
         __m256i missing_parts = {};
         for (; i + 32 <= size; i += 32) {
-            const auto eight = [&](long first) {
+            const auto eight = [&](Size first) {
                 const Wide x = POSITIVE ? maximum(load(own + i + first), Wide{}) : load(own + i + first);
                 // The nearest integer is in the low bits of the sum, and the bits of ROUNDER are added to it.
                 return _mm256_sub_epi32((__m256i)(x * levels_of_one + ROUNDER), _mm256_set1_epi32(0x4b400000));
@@ -763,7 +769,7 @@ void quantise_rows(const float* numbers, uint8_t* levels, float* scale, long row
             }
             std::memcpy(levels_of_row + i, &block, sizeof block);
         }
-        for (long part = 0; part < 4; ++part) missing += int32_t(missing_parts[part]);
+        for (Size part = 0; part < 4; ++part) missing += int32_t(missing_parts[part]);
 #endif
         for (; i < size; ++i) {
             const int32_t level = int32_t((input(own[i]) * levels_of_one + ROUNDER) - ROUNDER);
@@ -783,75 +789,75 @@ void quantise_rows(const float* numbers, uint8_t* levels, float* scale, long row
 
 // Computes the integer products of ROWS quantised rows with a panel, (ROWS, PANEL). POSITIVE: as in `quantise_rows`.
 // groups: if POSITIVE is set, the first inputs of the `number` groups to multiply; the inputs of other groups are 0.
-template <long ROWS, bool POSITIVE>
-void panel_sums(const uint8_t* levels, long stride, const int8_t* panel, const int32_t* groups, long number,
+template <Size ROWS, bool POSITIVE>
+void panel_sums(const uint8_t* levels, Size stride, const int8_t* panel, const int32_t* groups, Size number,
                 int32_t* sums) {
 #if defined(VECTOR_PRODUCTS)
     // A single row is multiplied by all weights of a group, which are read from memory in their order.
-    constexpr long SIZE = sizeof(Sums), COUNT = ROWS == 1 ? PANEL * GROUP / SIZE : VECTORS;
-    constexpr long OUTPUTS = COUNT * SIZE / GROUP;
+    constexpr Size SIZE = sizeof(Sums), COUNT = ROWS == 1 ? PANEL * GROUP / SIZE : VECTORS;
+    constexpr Size OUTPUTS = COUNT * SIZE / GROUP;
     const auto repeated = [](const uint8_t* group) {
         int32_t bytes;
         std::memcpy(&bytes, group, sizeof bytes);
         return same_group(bytes);
     };
-    for (long first = 0; first < PANEL; first += OUTPUTS) {
+    for (Size first = 0; first < PANEL; first += OUTPUTS) {
         // The loops are unrolled to keep the sums in registers. Otherwise the compiler writes the sums to memory in
         // each iteration.
         Sums totals[ROWS][COUNT], own[COUNT];
 #pragma GCC unroll 6
-        for (long row = 0; row < ROWS; ++row)
+        for (Size row = 0; row < ROWS; ++row)
 #pragma GCC unroll 16
-            for (long v = 0; v < COUNT; ++v)
+            for (Size v = 0; v < COUNT; ++v)
                 totals[row][v] =
                     SIGNS_APART && !POSITIVE ? repeated(levels + row * row_bytes(stride) + 2 * stride) : Sums{};
-        for (long n = 0; n < number; ++n) {
-            const long i = POSITIVE ? groups[n] : n * GROUP;
+        for (Size n = 0; n < number; ++n) {
+            const Size i = POSITIVE ? groups[n] : n * GROUP;
             const int8_t* weights = panel + first * GROUP + i * PANEL;
 #pragma GCC unroll 16
-            for (long v = 0; v < COUNT; ++v) std::memcpy(&own[v], weights + v * SIZE, SIZE);
+            for (Size v = 0; v < COUNT; ++v) std::memcpy(&own[v], weights + v * SIZE, SIZE);
 #pragma GCC unroll 6
-            for (long row = 0; row < ROWS; ++row) {
+            for (Size row = 0; row < ROWS; ++row) {
                 const uint8_t* group = levels + row * row_bytes(stride) + i;
                 const Sums same = repeated(group),
                            flip = SIGNS_APART && !POSITIVE ? repeated(group + stride) : Sums{};
 #pragma GCC unroll 16
-                for (long v = 0; v < COUNT; ++v) totals[row][v] = add_products(totals[row][v], same, own[v] ^ flip);
+                for (Size v = 0; v < COUNT; ++v) totals[row][v] = add_products(totals[row][v], same, own[v] ^ flip);
             }
         }
 #pragma GCC unroll 6
-        for (long row = 0; row < ROWS; ++row)
+        for (Size row = 0; row < ROWS; ++row)
 #pragma GCC unroll 16
-            for (long v = 0; v < COUNT; ++v)
+            for (Size v = 0; v < COUNT; ++v)
                 std::memcpy(sums + row * PANEL + first + v * SIZE / GROUP, &totals[row][v], SIZE);
     }
 #elif defined(__ARM_FEATURE_MATMUL_INT8)
     // A vector contains the sums of two rows and two outputs. If the number of rows is odd, the last one is multiplied
     // twice.
-    constexpr long PAIRS = (ROWS + 1) / 2, OUTPUTS = 2 * VECTORS;
-    for (long first = 0; first < PANEL; first += OUTPUTS) {
+    constexpr Size PAIRS = (ROWS + 1) / 2, OUTPUTS = 2 * VECTORS;
+    for (Size first = 0; first < PANEL; first += OUTPUTS) {
         Sums totals[PAIRS][VECTORS] = {};
-        for (long n = 0; n < number; ++n) {
-            const long i = POSITIVE ? groups[n] : n * GROUP;
+        for (Size n = 0; n < number; ++n) {
+            const Size i = POSITIVE ? groups[n] : n * GROUP;
             const int8_t* weights = panel + first * GROUP + i * PANEL;
             int8x16_t inputs[PAIRS];
 #pragma GCC unroll 2
-            for (long pair = 0; pair < PAIRS; ++pair) {
+            for (Size pair = 0; pair < PAIRS; ++pair) {
                 const uint8_t *one = levels + 2 * pair * stride + i, *other = 2 * pair + 1 < ROWS ? one + stride : one;
                 inputs[pair] = vreinterpretq_s8_u8(vcombine_u8(vld1_u8(one), vld1_u8(other)));
             }
 #pragma GCC unroll 8
-            for (long v = 0; v < VECTORS; ++v) {
+            for (Size v = 0; v < VECTORS; ++v) {
                 const int8x16_t own = vld1q_s8(weights + 2 * v * GROUP);
 #pragma GCC unroll 2
-                for (long pair = 0; pair < PAIRS; ++pair)
+                for (Size pair = 0; pair < PAIRS; ++pair)
                     totals[pair][v] = vmmlaq_s32(totals[pair][v], inputs[pair], own);
             }
         }
 #pragma GCC unroll 2
-        for (long pair = 0; pair < PAIRS; ++pair)
+        for (Size pair = 0; pair < PAIRS; ++pair)
 #pragma GCC unroll 8
-            for (long v = 0; v < VECTORS; ++v) {
+            for (Size v = 0; v < VECTORS; ++v) {
                 int32_t* to = sums + 2 * pair * PANEL + first + 2 * v;
                 vst1_s32(to, vget_low_s32(totals[pair][v]));
                 if (2 * pair + 1 < ROWS) vst1_s32(to + PANEL, vget_high_s32(totals[pair][v]));
@@ -859,13 +865,13 @@ void panel_sums(const uint8_t* levels, long stride, const int8_t* panel, const i
     }
 #else
     std::fill_n(sums, ROWS * PANEL, 0);
-    for (long n = 0; n < number; ++n) {
-        const long i = POSITIVE ? groups[n] : n * GROUP;
+    for (Size n = 0; n < number; ++n) {
+        const Size i = POSITIVE ? groups[n] : n * GROUP;
         const int8_t* weights = panel + i * PANEL;
-        for (long row = 0; row < ROWS; ++row) {
+        for (Size row = 0; row < ROWS; ++row) {
             const uint8_t* group = levels + row * stride + i;
-            for (long output = 0; output < PANEL; ++output)
-                for (long part = 0; part < GROUP; ++part)
+            for (Size output = 0; output < PANEL; ++output)
+                for (Size part = 0; part < GROUP; ++part)
                     sums[row * PANEL + output] += int32_t(group[part]) * weights[output * GROUP + part];
         }
     }
@@ -874,24 +880,24 @@ void panel_sums(const uint8_t* levels, long stride, const int8_t* panel, const i
 
 // Computes fp32 results of `rows` rows from their integer products with a panel. The first output of the panel is
 // `begin`. Rows of the result are `result_stride` elements apart. positive: the inputs have zero point 0.
-void scale_sums(const Linear& linear, long begin, bool positive, const int32_t* sums, const float* input_scale,
-                float* result, long result_stride, long rows) {
+void scale_sums(const Linear& linear, Size begin, bool positive, const int32_t* sums, const float* input_scale,
+                float* result, Size result_stride, Size rows) {
     typedef int32_t Whole __attribute__((vector_size(4 * WIDTH)));
-    const long outputs = std::min(PANEL, linear.outputs - begin);
+    const Size outputs = std::min(PANEL, linear.outputs - begin);
     const bool shifted = INPUT_ZERO_POINT && !positive;
-    long i = 0;
+    Size i = 0;
     for (; i + WIDTH <= outputs; i += WIDTH) {
         Whole offset{}, sum;
         if (shifted) std::memcpy(&offset, linear.offset + begin + i, sizeof offset);
         const Wide scale = load(linear.scale + begin + i), bias = linear.bias ? load(linear.bias + begin + i) : Wide{};
-        for (long row = 0; row < rows; ++row) {
+        for (Size row = 0; row < rows; ++row) {
             std::memcpy(&sum, sums + row * PANEL + i, sizeof sum);
             store(__builtin_convertvector(sum - offset, Wide) * input_scale[row] * scale + bias,
                   result + row * result_stride + i);
         }
     }
     for (; i < outputs; ++i)
-        for (long row = 0; row < rows; ++row)
+        for (Size row = 0; row < rows; ++row)
             result[row * result_stride + i] =
                 float(sums[row * PANEL + i] - (shifted ? linear.offset[begin + i] : 0)) * input_scale[row] *
                     linear.scale[begin + i] +
@@ -900,10 +906,10 @@ void scale_sums(const Linear& linear, long begin, bool positive, const int32_t* 
 
 #if defined(TILES)
 // Maximum number of rows of a tile, and maximum number of bytes of a row.
-constexpr long TILE_ROWS = 16, TILE_BYTES = 64;
+constexpr Size TILE_ROWS = 16, TILE_BYTES = 64;
 // Minimum number of rows for which tiles are used. For fewer rows, vector instructions also read the weights only once,
 // and they need no configuration. The value 4 was chosen without measurements.
-constexpr long MIN_TILE_ROWS = 4;
+constexpr Size MIN_TILE_ROWS = 4;
 
 // Asks Linux for permission to use tiles, and returns true if this process has the permission. The permission is
 // necessary because Linux must save larger registers for processes that use tiles.
@@ -911,7 +917,7 @@ bool tiles_granted() {
 #if defined(EMULATE_TILES)
     return true;
 #else
-    constexpr long ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18;
+    constexpr Size ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18;
     static const bool granted = syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
     return granted;
 #endif
@@ -925,8 +931,8 @@ struct TileSizes {
     uint16_t bytes[16] = {};
     uint8_t rows[16] = {};
 
-    TileSizes(long rows_of_levels, long last) {
-        for (long tile = 0; tile < 8; ++tile) {
+    TileSizes(Size rows_of_levels, Size last) {
+        for (Size tile = 0; tile < 8; ++tile) {
             bytes[tile] = uint16_t(tile == 6 ? last : TILE_BYTES);
             rows[tile] = uint8_t(tile == 5 ? TILE_ROWS : tile == 7 ? last / GROUP : rows_of_levels);
         }
@@ -941,8 +947,8 @@ struct TileSizes {
 // Computes the integer products of quantised rows with a panel, (rows, PANEL). The tile configuration determines the
 // number of rows. The outputs of a panel are divided into four tiles. Each tile of inputs is multiplied by the weights
 // of all four tiles of outputs, so a panel is read only once for up to 16 rows.
-void tile_sums(const uint8_t* levels, long stride, const int8_t* panel, int32_t* sums) {
-    constexpr long BETWEEN_GROUPS = GROUP * PANEL, BETWEEN_SUMS = PANEL * sizeof *sums;
+void tile_sums(const uint8_t* levels, Size stride, const int8_t* panel, int32_t* sums) {
+    constexpr Size BETWEEN_GROUPS = GROUP * PANEL, BETWEEN_SUMS = PANEL * sizeof *sums;
     // Barrier: g++ 12 does not know that loading a tile reads memory.
     __asm__ volatile("" : : "r"(levels) : "memory");
     // This is a macro, because tile numbers must be literals.
@@ -960,7 +966,7 @@ void tile_sums(const uint8_t* levels, long stride, const int8_t* panel, int32_t*
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
-    for (long left = stride; left > TILE_BYTES; left -= TILE_BYTES) {
+    for (Size left = stride; left > TILE_BYTES; left -= TILE_BYTES) {
         ADD_PRODUCTS(4, 5)
         levels += TILE_BYTES;
         panel += TILE_BYTES * PANEL;
@@ -974,15 +980,15 @@ void tile_sums(const uint8_t* levels, long stride, const int8_t* panel, int32_t*
 }
 
 // Computes the same as `product_of_levels`, with AMX tiles.
-void product_in_tiles(const Linear& linear, long first, long last, const uint8_t* levels, long stride, bool positive,
-                      const float* input_scale, float* result, long result_stride, long rows) {
+void product_in_tiles(const Linear& linear, Size first, Size last, const uint8_t* levels, Size stride, bool positive,
+                      const float* input_scale, float* result, Size result_stride, Size rows) {
     // All input tiles have the same number of rows. One configuration is therefore enough.
-    const long tiles = (rows + TILE_ROWS - 1) / TILE_ROWS, size = (rows + tiles - 1) / tiles;
+    const Size tiles = (rows + TILE_ROWS - 1) / TILE_ROWS, size = (rows + tiles - 1) / tiles;
     const TileSizes sizes(size, (stride - 1) % TILE_BYTES + 1);
     alignas(64) int32_t sums[TILE_ROWS * PANEL];
-    for (long begin = first; begin < last; begin += PANEL)
-        for (long tile = 0; tile < tiles; ++tile) {
-            const long row = std::min(tile * size, rows - size);                // the last tile may recompute rows
+    for (Size begin = first; begin < last; begin += PANEL)
+        for (Size tile = 0; tile < tiles; ++tile) {
+            const Size row = std::min(tile * size, rows - size);                // the last tile may recompute rows
             tile_sums(levels + row * stride, stride, linear.panels + begin * stride, sums);
             scale_sums(linear, begin, positive, sums, input_scale + row,
                        result + row * result_stride + begin - first, result_stride, size);
@@ -994,44 +1000,44 @@ void product_in_tiles(const Linear& linear, long first, long last, const uint8_t
 // often 0: 85 % in a trained model, and all four of 55 % of the groups. The weights of such groups are
 // not read.
 struct Levels {
-    const long filled_capacity;
+    const Size filled_capacity;
     const std::unique_ptr<uint8_t[]> levels;
     const std::unique_ptr<float[]> scale;
     // Of each TILE rows, the groups with inputs other than 0, and their number. If the inputs are not `positive`,
     // `number` counts all groups.
     const std::unique_ptr<int32_t[]> groups;
-    std::vector<long> number;
+    std::vector<Size> number;
     typedef std::conditional_t<GROUP == 8, uint64_t, uint32_t> Group;           // the inputs of a group
     std::vector<Group> any;                                                     // bitwise or of the rows
-    long stride = 0;
+    Size stride = 0;
     bool positive = false;
 
-    static long filled(long inputs) { return (inputs + GROUP - 1) / GROUP * GROUP; }
+    static Size filled(Size inputs) { return (inputs + GROUP - 1) / GROUP * GROUP; }
 
-    Levels(long rows, long inputs)
+    Levels(Size rows, Size inputs)
         : filled_capacity(filled(inputs)), levels(allocate<uint8_t>(rows * row_bytes(filled_capacity))),
           scale(allocate<float>(rows)),
           groups(allocate<int32_t>((rows + TILE - 1) / TILE * (filled_capacity / GROUP))),
           number((rows + TILE - 1) / TILE), any(filled_capacity / GROUP) {}
 
-    void quantise(const float* input, long rows, long inputs) {
+    void quantise(const float* input, Size rows, Size inputs) {
         positive = false, stride = filled(inputs);
         quantise_rows<false>(input, levels.get(), scale.get(), rows, inputs, stride);
         std::fill(number.begin(), number.end(), stride / GROUP);
     }
 
     // Quantises max(x, 0) for each input x.
-    void quantise_relu(const float* input, long rows, long inputs) {
+    void quantise_relu(const float* input, Size rows, Size inputs) {
         positive = true, stride = filled(inputs);
         quantise_rows<true>(input, levels.get(), scale.get(), rows, inputs, stride);
-        for (long first = 0; first < rows; first += TILE) {
+        for (Size first = 0; first < rows; first += TILE) {
             const uint8_t* of_tile = levels.get() + first * row_bytes(stride);
-            const long tile = std::min(TILE, rows - first), end = stride;       // local: bytes may alias members
+            const Size tile = std::min(TILE, rows - first), end = stride;       // local: bytes may alias members
             std::memcpy(any.data(), of_tile, end);
-            for (long row = 1; row < tile; ++row) {
+            for (Size row = 1; row < tile; ++row) {
                 const uint8_t* __restrict own = of_tile + row * row_bytes(end);
                 Group* __restrict all = any.data();
-                for (long n = 0; n < end / GROUP; ++n) {
+                for (Size n = 0; n < end / GROUP; ++n) {
                     Group group;
                     std::memcpy(&group, own + n * GROUP, sizeof group);
                     all[n] |= group;
@@ -1039,10 +1045,10 @@ struct Levels {
             }
             const Group* all = any.data();
             int32_t* own = groups_of(first);
-            long count = 0;
-            for (long n = 0; n < end / GROUP; ++n) {
+            Size count = 0;
+            for (Size n = 0; n < end / GROUP; ++n) {
                 own[count] = int32_t(n * GROUP);
-                count += long((all[n] | -all[n]) >> (8 * GROUP - 1));            // 1 if not 0; a branch would be slow
+                count += Size((all[n] | -all[n]) >> (8 * GROUP - 1));            // 1 if not 0; a branch would be slow
             }
             number[first / TILE] = count;
         }
@@ -1050,7 +1056,7 @@ struct Levels {
 
     // Computes outputs `first` (included; the first one of a panel) to `last` (excluded) for the rows in the buffer.
     // Rows of the result are `result_stride` elements apart. A panel stays in a core's cache while all rows use it.
-    void multiply(const Linear& linear, long first, long last, float* result, long result_stride, long rows) const {
+    void multiply(const Linear& linear, Size first, Size last, float* result, Size result_stride, Size rows) const {
 #if defined(TILES)
         if (rows >= MIN_TILE_ROWS && tiles_granted()) {
             product_in_tiles(linear, first, last, levels.get(), stride, positive, scale.get(), result, result_stride,
@@ -1065,18 +1071,18 @@ struct Levels {
     }
 
   private:
-    int32_t* groups_of(long row) const { return groups.get() + row / TILE * (filled_capacity / GROUP); }
+    int32_t* groups_of(Size row) const { return groups.get() + row / TILE * (filled_capacity / GROUP); }
 
     template <bool POSITIVE>
-    void multiply_panels(const Linear& linear, long first, long last, float* result, long result_stride,
-                         long rows) const {
+    void multiply_panels(const Linear& linear, Size first, Size last, float* result, Size result_stride,
+                         Size rows) const {
         static constexpr decltype(&panel_sums<1, POSITIVE>) of_rows[] = {
             panel_sums<1, POSITIVE>, panel_sums<2, POSITIVE>, panel_sums<3, POSITIVE>,
             panel_sums<4, POSITIVE>, panel_sums<5, POSITIVE>, panel_sums<6, POSITIVE>};
         alignas(64) int32_t sums[TILE * PANEL];
-        for (long begin = first; begin < last; begin += PANEL)
-            for (long row = 0; row < rows; row += TILE) {
-                const long tile = std::min(TILE, rows - row);
+        for (Size begin = first; begin < last; begin += PANEL)
+            for (Size row = 0; row < rows; row += TILE) {
+                const Size tile = std::min(TILE, rows - row);
                 of_rows[tile - 1](levels.get() + row * row_bytes(stride), stride, linear.panels + begin * stride,
                                   groups_of(row), number[row / TILE], sums);
                 scale_sums(linear, begin, POSITIVE, sums, scale.get() + row,
@@ -1088,14 +1094,14 @@ struct Levels {
 #endif
 
 // Applies an activation other than ReLU, which `Levels` applies.
-void activate(float* numbers, long count, long activation) {
+void activate(float* numbers, Size count, Size activation) {
     if (activation == GELU)
-        for (long i = 0; i < count; ++i) numbers[i] *= 0.5f * (1 + std::erf(numbers[i] * float(M_SQRT1_2)));
+        for (Size i = 0; i < count; ++i) numbers[i] *= 0.5f * (1 + std::erf(numbers[i] * SQRT_HALF));
     else
-        for (long i = 0; i < count; i += WIDTH) {
-            const long some = std::min(WIDTH, count - i);
+        for (Size i = 0; i < count; i += WIDTH) {
+            const Size some = std::min(WIDTH, count - i);
             const Wide x = load_some(numbers + i, some, 0), result = x / (1.0f + exponential(-x));
-            for (long lane = 0; lane < some; ++lane) numbers[i + lane] = result[lane];
+            for (Size lane = 0; lane < some; ++lane) numbers[i + lane] = result[lane];
         }
 }
 
@@ -1103,21 +1109,21 @@ void activate(float* numbers, long count, long activation) {
 // a sublayer. projected: result of the first linear layer of a sublayer. attended: result of attention.
 struct Activations {
     const Stack& stack;
-    const long d_model, head_size;
-    long rows;                                                                  // at most the constructor's `rows`
+    const Size d_model, head_size;
+    Size rows;                                                                  // at most the constructor's `rows`
     const std::unique_ptr<float[]> hidden, sublayer_input, output, projected, attended;
     Levels levels;
 
-    Activations(const Stack& stack, long rows)
+    Activations(const Stack& stack, Size rows)
         : stack(stack), d_model(stack.d_model), head_size(d_model / stack.heads), rows(rows),
           hidden(allocate<float>(rows * d_model)), sublayer_input(allocate<float>(rows * d_model)),
           output(allocate<float>(rows * d_model)),
           projected(allocate<float>(rows * std::max(3 * d_model, stack.feed_forward))),
           attended(allocate<float>(rows * d_model)), levels(rows, std::max(d_model, stack.feed_forward)) {}
 
-    void embed(long row, int64_t token, long position) {
+    void embed(Size row, int64_t token, Size position) {
         const float *embedded = stack.embedding + token * d_model, *encoding = stack.positions + position * d_model;
-        for (long i = 0; i < d_model; ++i) hidden[row * d_model + i] = embedded[i] * stack.embedding_scale + encoding[i];
+        for (Size i = 0; i < d_model; ++i) hidden[row * d_model + i] = embedded[i] * stack.embedding_scale + encoding[i];
     }
 
     // Computes the input of the first sublayer. The caller has called `embed` for every row.
@@ -1161,16 +1167,16 @@ struct Activations {
 
 // Computes self-attention of each row over its own past, see `attend_own`. With a window, a row attends only to the
 // last window + 1 of its cache rows.
-void attend_recent(const Activations& rows, const Stored* cache, const int32_t* past, long past_stride,
+void attend_recent(const Activations& rows, const Stored* cache, const int32_t* past, Size past_stride,
                    const int32_t* length) {
-    const long d_model = rows.d_model, heads = rows.stack.heads, window = rows.stack.window;
+    const Size d_model = rows.d_model, heads = rows.stack.heads, window = rows.stack.window;
     if (window < 0) {
         attend_own(rows.projected.get(), 3 * d_model, cache, past, past_stride, length, rows.attended.get(), rows.rows,
                    heads, rows.head_size);
         return;
     }
-    for (long row = 0; row < rows.rows; ++row) {
-        const int32_t keys = int32_t(std::min<long>(length[row], window + 1));
+    for (Size row = 0; row < rows.rows; ++row) {
+        const int32_t keys = int32_t(std::min<Size>(length[row], window + 1));
         attend_own(rows.projected.get() + row * 3 * d_model, 3 * d_model, cache,
                    past + row * past_stride + length[row] - keys, past_stride, &keys,
                    rows.attended.get() + row * d_model, 1, heads, rows.head_size);
@@ -1180,37 +1186,37 @@ void attend_recent(const Activations& rows, const Stored* cache, const int32_t* 
 // Encodes a block of whole sentences: sentences `begin` (included) to `end` (excluded). Writes keys and values of
 // cross-attention for each decoder layer, (layers, all tokens, 2 * d_model), in the layout of `transpose_keys`; layers
 // are memory_stride elements apart. offsets: index of the first token of each sentence, then the number of tokens.
-void encode(const Stack& encoder, const int64_t* tokens, const int32_t* offsets, Stored* memory, long memory_stride,
-            long begin, long end) {
-    const long first_token = offsets[begin], number_of_tokens = offsets[end] - first_token, window = encoder.window;
+void encode(const Stack& encoder, const int64_t* tokens, const int32_t* offsets, Stored* memory, Size memory_stride,
+            Size begin, Size end) {
+    const Size first_token = offsets[begin], number_of_tokens = offsets[end] - first_token, window = encoder.window;
     Activations rows(encoder, number_of_tokens);
-    const long d_model = rows.d_model;
+    const Size d_model = rows.d_model;
     std::vector<int32_t> first(number_of_tokens), count(number_of_tokens), every(window < 0 ? 0 : number_of_tokens);
-    for (long sentence = begin, row = 0; sentence < end; ++sentence)
-        for (long token = offsets[sentence]; token < offsets[sentence + 1]; ++token, ++row) {
+    for (Size sentence = begin, row = 0; sentence < end; ++sentence)
+        for (Size token = offsets[sentence]; token < offsets[sentence + 1]; ++token, ++row) {
             rows.embed(row, tokens[token], token - offsets[sentence]);
             first[row] = int32_t(offsets[sentence] - first_token);
             count[row] = offsets[sentence + 1] - offsets[sentence];
         }
     rows.begin();
-    const auto transpose_all_keys = [&](const float* keys_values, long stride, Stored* blocks) {
-        for (long token = 0; token < number_of_tokens; token += count[token])
+    const auto transpose_all_keys = [&](const float* keys_values, Size stride, Stored* blocks) {
+        for (Size token = 0; token < number_of_tokens; token += count[token])
             transpose_keys(keys_values + token * stride, stride, blocks + token * 2 * d_model, count[token], d_model);
     };
-    for (long token = 0; token < long(every.size()); ++token) every[token] = int32_t(token);
+    for (Size token = 0; token < Size(every.size()); ++token) every[token] = int32_t(token);
     const auto own = allocate<Stored>(number_of_tokens * 2 * d_model + WIDTH);
     const auto attend_to_window = [&](const float* projected) {
-        for (long token = 0; token < number_of_tokens; ++token)
+        for (Size token = 0; token < number_of_tokens; ++token)
             convert_to_stored(projected + (3 * token + 1) * d_model, &own[token * 2 * d_model], 2 * d_model);
-        for (long token = 0; token < number_of_tokens; ++token) {
-            const long from = std::max<long>(first[token], token - window),
-                       to = std::min<long>(first[token] + count[token], token + window + 1);
+        for (Size token = 0; token < number_of_tokens; ++token) {
+            const Size from = std::max<Size>(first[token], token - window),
+                       to = std::min<Size>(first[token] + count[token], token + window + 1);
             const int32_t keys = int32_t(to - from);
             attend_own(projected + 3 * token * d_model, 3 * d_model, own.get(), &every[from], 0, &keys,
                        &rows.attended[token * d_model], 1, encoder.heads, rows.head_size);
         }
     };
-    for (long number = 0; number < encoder.number_of_layers; ++number) {
+    for (Size number = 0; number < encoder.number_of_layers; ++number) {
         const Layer& layer = encoder.layers[number];
         rows.project(layer.query_key_value);
         if (window < 0) {
@@ -1223,7 +1229,7 @@ void encode(const Stack& encoder, const int64_t* tokens, const int32_t* offsets,
         rows.finish_attention(layer.output, layer.norms[0]);
         rows.feed_forward(layer);
     }
-    for (long number = 0; number < encoder.number_of_last; ++number) {
+    for (Size number = 0; number < encoder.number_of_last; ++number) {
         rows.project(encoder.last[number]);
         transpose_all_keys(rows.projected.get(), 2 * d_model,
                            memory + number * memory_stride + first_token * 2 * d_model);
@@ -1239,12 +1245,12 @@ void encode(const Stack& encoder, const int64_t* tokens, const int32_t* offsets,
 struct StepInput {
     const int64_t* tokens;
     Stored* cache;
-    long layer_stride;
+    Size layer_stride;
     const int32_t* past;
-    long past_stride;
+    Size past_stride;
     const int32_t* length;
     const Stored* memory;
-    long memory_stride;
+    Size memory_stride;
     const int32_t *first, *count;
 };
 
@@ -1253,17 +1259,17 @@ struct StepInput {
 // ends_at(layer) is called when rows.projected contains the queries of a layer's cross-attention; if it returns true,
 // the step ends there.
 template <class EndsAt>
-void step(Activations& rows, const StepInput& input, long begin, EndsAt ends_at) {
+void step(Activations& rows, const StepInput& input, Size begin, EndsAt ends_at) {
     const Stack& decoder = rows.stack;
-    const long d_model = rows.d_model;
+    const Size d_model = rows.d_model;
     const int32_t *past = input.past + begin * input.past_stride, *length = input.length + begin;
-    for (long row = 0; row < rows.rows; ++row) rows.embed(row, input.tokens[begin + row], length[row] - 1);
+    for (Size row = 0; row < rows.rows; ++row) rows.embed(row, input.tokens[begin + row], length[row] - 1);
     rows.begin();
-    for (long number = 0; number < decoder.number_of_layers; ++number) {
+    for (Size number = 0; number < decoder.number_of_layers; ++number) {
         const Layer& layer = decoder.layers[number];
         Stored* cache = input.cache + number * input.layer_stride;
         rows.project(layer.query_key_value);
-        for (long row = 0; row < rows.rows; ++row)
+        for (Size row = 0; row < rows.rows; ++row)
             convert_to_stored(rows.projected.get() + (3 * row + 1) * d_model,
                             cache + past[row * input.past_stride + length[row] - 1] * 2 * d_model, 2 * d_model);
         attend_recent(rows, cache, past, input.past_stride, length);
@@ -1280,17 +1286,17 @@ void step(Activations& rows, const StepInput& input, long begin, EndsAt ends_at)
 // Computes the attention weights of each row over its source sentence. Arguments: as in `attend_sources`. Calls
 // receive(row, head, terms, scale): the weight of source token n is terms[n] * scale.
 template <class Receive>
-void weigh_sources(const float* query, const Stored* memory, const int32_t* first, const int32_t* count, long rows,
-                   long heads, long size, Receive receive) {
+void weigh_sources(const float* query, const Stored* memory, const int32_t* first, const int32_t* count, Size rows,
+                   Size heads, Size size, Receive receive) {
     const float factor = 1 / std::sqrt(float(size));
     std::vector<float> terms;
-    for (long row = 0; row < rows; ++row) {
+    for (Size row = 0; row < rows; ++row) {
         terms.resize(count[row] + WIDTH);
-        for (long head = 0; head < heads; ++head, query += size) {
+        for (Size head = 0; head < heads; ++head, query += size) {
             const Stored* keys = memory + (first[row] * 2 * heads + head * count[row]) * size;
-            for (long begin = 0; begin < count[row]; begin += WIDTH) {
+            for (Size begin = 0; begin < count[row]; begin += WIDTH) {
                 Wide sum = {};
-                for (long i = 0; i < size; ++i) sum += broadcast(query[i]) * load(keys + i * count[row] + begin);
+                for (Size i = 0; i < size; ++i) sum += broadcast(query[i]) * load(keys + i * count[row] + begin);
                 store(sum * factor, &terms[begin]);
             }
             receive(row, head, terms.data(), softmax_terms(terms.data(), count[row]));
@@ -1301,25 +1307,25 @@ void weigh_sources(const float* query, const Stored* memory, const int32_t* firs
 // Divides `rows` rows among the threads, in blocks whose size is a multiple of TILE and at most MAX_BLOCK_ROWS. Calls
 // work(begin, count) for the blocks in parallel.
 template <class Work>
-void in_parallel_blocks(long rows, int threads, Work work) {
-    const long even = (rows + threads - 1) / threads;
-    const long size = std::clamp((even + TILE - 1) / TILE * TILE, TILE, MAX_BLOCK_ROWS);
+void in_parallel_blocks(Size rows, int threads, Work work) {
+    const Size even = (rows + threads - 1) / threads;
+    const Size size = std::clamp((even + TILE - 1) / TILE * TILE, TILE, MAX_BLOCK_ROWS);
 #pragma omp parallel for schedule(dynamic) num_threads(threads) if (rows > MAX_SERIAL_ROWS)
-    for (long begin = 0; begin < rows; begin += size) work(begin, std::min(size, rows - begin));
+    for (Size begin = 0; begin < rows; begin += size) work(begin, std::min(size, rows - begin));
 }
 
 // Groups successive sentences into blocks of about MAX_BLOCK_ROWS tokens, whose activations fit into a core's cache.
 // Calls work(begin, end) for the sentences of the blocks in parallel. offsets: index of each sentence's first token,
 // then the number of tokens.
 template <class Work>
-void in_blocks_of_sentences(const int32_t* offsets, long sentences, int threads, Work work) {
-    std::vector<long> begins = {0};
-    for (long sentence = 1; sentence < sentences; ++sentence)
+void in_blocks_of_sentences(const int32_t* offsets, Size sentences, int threads, Work work) {
+    std::vector<Size> begins = {0};
+    for (Size sentence = 1; sentence < sentences; ++sentence)
         if (offsets[sentence + 1] / MAX_BLOCK_ROWS != offsets[sentence] / MAX_BLOCK_ROWS) begins.push_back(sentence);
-    const long blocks = long(begins.size());
+    const Size blocks = Size(begins.size());
     begins.push_back(sentences);
 #pragma omp parallel for schedule(dynamic) num_threads(threads) if (blocks > 1)
-    for (long block = 0; block < blocks; ++block) work(begins[block], begins[block + 1]);
+    for (Size block = 0; block < blocks; ++block) work(begins[block], begins[block + 1]);
 }
 
 // Continuation of hypothesis number `beam` of a group by `word`. Here, "word" means a target token. total: log p of the
@@ -1333,18 +1339,18 @@ constexpr Continuation NONE = {LOG_ZERO, 0, 0};
 
 // Inserts a continuation into `best`, the sorted list of the `count` best continuations so far. Initially, all elements
 // of the list are NONE.
-inline void insert(Continuation* best, long count, Continuation one) {
-    long rank = count - 1;
+inline void insert(Continuation* best, Size count, Continuation one) {
+    Size rank = count - 1;
     if (!(one.total > best[rank].total)) return;
     for (; rank > 0 && best[rank - 1].total < one.total; --rank) best[rank] = best[rank - 1];
     best[rank] = one;
 }
 
 // Number of words in a block of the vocabulary. The logits of a block fit into a core's cache.
-constexpr long VOCABULARY_BLOCK = 16 * PANEL;
+constexpr Size VOCABULARY_BLOCK = 16 * PANEL;
 
 // Sum of exp(logit - reference).
-inline float sum_of_exponentials(const float* logits, long count, float reference) {
+inline float sum_of_exponentials(const float* logits, Size count, float reference) {
     return sum_of_terms(logits, count, 2 * LOG_ZERO, [=](Wide logits) { return exponential(logits - reference); });
 }
 
@@ -1352,12 +1358,12 @@ inline float sum_of_exponentials(const float* logits, long count, float referenc
 // the other. The fields describe the words added so far for each row. largest: the maximum logit. sum: the sum of
 // exp(logit - largest). end: the logit of `</s>`. best: the best words, with their logits as totals.
 struct BestWords {
-    const long count;                                                           // number of best words for each row
+    const Size count;                                                           // number of best words for each row
     const bool skip_log_softmax;                                                // logits are scores
     std::vector<float> largest, sum, end;
     std::vector<Continuation> best;
 
-    BestWords(long rows, long count, bool skip_log_softmax = false)
+    BestWords(Size rows, Size count, bool skip_log_softmax = false)
         : count(count), skip_log_softmax(skip_log_softmax), largest(rows), sum(rows), end(rows), best(rows * count) {}
 
     void begin() {
@@ -1367,9 +1373,9 @@ struct BestWords {
     }
 
     // Adds the logits of words `first` (included) to `last` (excluded). Overwrites the logits of banned words.
-    void add_logits(long row, float* logits, long first, long last, const int64_t* banned, long number_banned) {
+    void add_logits(Size row, float* logits, Size first, Size last, const int64_t* banned, Size number_banned) {
         Wide of_panel[VOCABULARY_BLOCK / PANEL], of_all = broadcast(LOG_ZERO);
-        for (long begin = first; begin < last; begin += PANEL) {
+        for (Size begin = first; begin < last; begin += PANEL) {
             Wide& found = of_panel[(begin - first) / PANEL];
             found = max_by_lane(logits + begin - first, std::min(PANEL, last - begin));
             of_all = maximum(of_all, found);
@@ -1383,15 +1389,15 @@ struct BestWords {
             sum[row] += sum_of_exponentials(logits, last - first, largest[row]);
         }
         if (first <= END && END < last) end[row] = logits[END - first];
-        for (long i = 0; i < number_banned; ++i)
+        for (Size i = 0; i < number_banned; ++i)
             if (first <= banned[i] && banned[i] < last) logits[banned[i] - first] = 2 * LOG_ZERO;
         Continuation* own = &best[row * count];
-        for (long begin = first; begin < last; begin += PANEL) {
+        for (Size begin = first; begin < last; begin += PANEL) {
             if (!above(of_panel[(begin - first) / PANEL], own[count - 1].total)) continue;
-            long i = begin;
+            Size i = begin;
             for (; i + WIDTH <= std::min(begin + PANEL, last); i += WIDTH)
                 for (uint32_t lanes = above(load(logits + i - first), own[count - 1].total); lanes; lanes &= lanes - 1) {
-                    const long word = i + __builtin_ctz(lanes);
+                    const Size word = i + __builtin_ctz(lanes);
                     insert(own, count, {logits[word - first], 0, int32_t(word)});
                 }
             for (; i < std::min(begin + PANEL, last); ++i) insert(own, count, {logits[i - first], 0, int32_t(i)});
@@ -1400,10 +1406,10 @@ struct BestWords {
 
     // Computes the best `count` continuations of a group of `beam` hypotheses. The group begins at row `first`. before:
     // log p of the hypotheses. must_end: only `</s>` may follow.
-    void topk(long first, long beam, const float* before, bool must_end, Continuation* result) const {
+    void topk(Size first, Size beam, const float* before, bool must_end, Continuation* result) const {
         std::fill_n(result, count, NONE);
-        for (long hypothesis = 0; hypothesis < beam; ++hypothesis) {
-            const long row = first + hypothesis;
+        for (Size hypothesis = 0; hypothesis < beam; ++hypothesis) {
+            const Size row = first + hypothesis;
             const float past =
                 skip_log_softmax ? before[hypothesis] : before[hypothesis] - (largest[row] + std::log(sum[row]));
             if (must_end) {
@@ -1411,19 +1417,19 @@ struct BestWords {
                 continue;
             }
             const Continuation* own = &best[row * count];
-            for (long rank = 0; rank < count && own[rank].total > LOG_ZERO; ++rank)
+            for (Size rank = 0; rank < count && own[rank].total > LOG_ZERO; ++rank)
                 insert(result, count, {past + own[rank].total, int32_t(hypothesis), own[rank].word});
         }
     }
 };
 
 // Log-sum-exp of the logits of a row.
-float log_sum_exp(const float* logits, long words) {
+float log_sum_exp(const float* logits, Size words) {
     const float largest = max_of(max_by_lane(logits, words));
     if (LOG_ZERO < largest && largest < INFINITY)
         return largest + std::log(sum_of_exponentials(logits, words, largest));
     float sum = 0;                                                              // -inf, infinity or NaN
-    for (long word = 0; word < words; ++word) sum += std::exp(logits[word]);
+    for (Size word = 0; word < words; ++word) sum += std::exp(logits[word]);
     return std::log(sum);
 }
 
@@ -1433,57 +1439,57 @@ float log_sum_exp(const float* logits, long words) {
 // weights: of each word, the probability divided by the largest one; 0 for words of negligible probability. sums: the
 // sums of the weights of each panel of words.
 struct Sampler {
-    const long words;
+    const Size words;
     const float temperature, log_min_p;
-    const long top_k;
+    const Size top_k;
     const double top_p;
     std::vector<float> weights, sums;
-    std::vector<long> candidates;
+    std::vector<Size> candidates;
 
-    Sampler(long words, float temperature, long top_k, double top_p, double min_p)
+    Sampler(Size words, float temperature, Size top_k, double top_p, double min_p)
         : words(words), temperature(temperature), log_min_p(float(std::log(min_p))),
           top_k(0 < top_k && top_k < words ? top_k : 0), top_p(top_p), weights(words),
           sums((words + PANEL - 1) / PANEL) {}
 
     // number: random number in [0, 1). If no word has a probability, or the logits contain NaN, the result is 0.
-    long sample(const float* logits, double number) {
+    Size sample(const float* logits, double number) {
         const float largest = max_of(max_by_lane(logits, words)) / temperature;
         const Wide least = exponential(broadcast(-INFINITY));
         const auto weigh = [&](Wide some) {
             return maximum(exponential(some / temperature - largest) - least, broadcast(0.0f));
         };
         double total = 0;
-        for (long begin = 0; begin < words; begin += PANEL) {
-            const long end = std::min(begin + PANEL, words);
+        for (Size begin = 0; begin < words; begin += PANEL) {
+            const Size end = std::min(begin + PANEL, words);
             Wide sum = {};
-            for (long i = begin; i < end; i += WIDTH) {
+            for (Size i = begin; i < end; i += WIDTH) {
                 const bool whole = i + WIDTH <= end;
                 const Wide some = weigh(whole ? load(logits + i) : load_some(logits + i, end - i, 2 * LOG_ZERO));
                 if (whole) {
                     store(some, &weights[i]);
                 } else {
-                    for (long rest = i; rest < end; ++rest) weights[rest] = some[rest - i];
+                    for (Size rest = i; rest < end; ++rest) weights[rest] = some[rest - i];
                 }
                 sum += some;
             }
             total += sums[begin / PANEL] = sum_of(sum);
         }
         if (!(0 < total && total < INFINITY)) return 0;
-        const auto is_kept = [&](long word) { return !(logits[word] / temperature < largest + log_min_p); };
+        const auto is_kept = [&](Size word) { return !(logits[word] / temperature < largest + log_min_p); };
         if (!top_k && !(top_p < 1) && log_min_p == -INFINITY) return invert(number * total);
         candidates.clear();
         if (top_k || top_p < 1) {
             truncate(total);
             candidates.erase(std::remove_if(candidates.begin(), candidates.end(),
-                                            [&](long word) { return !is_kept(word); }), candidates.end());
+                                            [&](Size word) { return !is_kept(word); }), candidates.end());
             std::sort(candidates.begin(), candidates.end());
         } else {
-            for (long word = 0; word < words; ++word)
+            for (Size word = 0; word < words; ++word)
                 if (is_kept(word)) candidates.push_back(word);
         }
         double kept = 0, sum = 0;
-        for (const long word : candidates) kept += weights[word];
-        for (const long word : candidates)
+        for (const Size word : candidates) kept += weights[word];
+        for (const Size word : candidates)
             if ((sum += weights[word]) > number * kept) return word;
         return candidates.back();
     }
@@ -1494,13 +1500,13 @@ struct Sampler {
         // More than `limit` is the weight of words that both may keep: the best k words have at least the k-th largest
         // maximum of a panel, and all words below the limit together have a probability below 1 - p.
         float limit = top_k ? 0.0f : float(0.9 * (1 - top_p) * total / words);
-        if (top_k && top_k < long(sums.size())) {
-            for (long begin = 0; begin < words; begin += PANEL)
+        if (top_k && top_k < Size(sums.size())) {
+            for (Size begin = 0; begin < words; begin += PANEL)
                 sums[begin / PANEL] = max_of(max_by_lane(&weights[begin], std::min(PANEL, words - begin)));
             std::nth_element(sums.begin(), sums.begin() + top_k - 1, sums.end(), std::greater<float>());
             limit = std::nextafter(sums[top_k - 1], 0.0f);
         }
-        for (long begin = 0, i; begin < words; begin += WIDTH) {
+        for (Size begin = 0, i; begin < words; begin += WIDTH) {
             if (begin + WIDTH <= words) {
                 for (uint32_t lanes = above(load(&weights[begin]), limit); lanes; lanes &= lanes - 1)
                     candidates.push_back(begin + __builtin_ctz(lanes));
@@ -1510,18 +1516,18 @@ struct Sampler {
             }
         }
         // The heap gives the candidates in order of their weights; of equals, the smallest word first.
-        const auto comes_later = [&](long one, long other) {
+        const auto comes_later = [&](Size one, Size other) {
             return weights[one] != weights[other] ? weights[one] < weights[other] : one > other;
         };
         auto rest = candidates.end();
         std::make_heap(candidates.begin(), rest, comes_later);
         if (top_k) {
-            const long count = std::min<long>(top_k, candidates.size());
-            for (long i = 0; i < count; ++i) std::pop_heap(candidates.begin(), rest--, comes_later);
+            const Size count = std::min<Size>(top_k, candidates.size());
+            for (Size i = 0; i < count; ++i) std::pop_heap(candidates.begin(), rest--, comes_later);
             std::rotate(candidates.begin(), rest, candidates.end());
             candidates.resize(count);
             total = 0;
-            for (const long word : candidates) total += weights[word];
+            for (const Size word : candidates) total += weights[word];
             std::make_heap(candidates.begin(), rest = candidates.end(), comes_later);
         }
         if (!(top_p < 1)) return;
@@ -1534,11 +1540,11 @@ struct Sampler {
     }
 
     // Returns the first word up to which the weights of all words sum to more than the threshold.
-    long invert(double threshold) const {
+    Size invert(double threshold) const {
         double sum = 0;
-        long panel = 0, found = 0;
-        while (panel + 1 < long(sums.size()) && sum + sums[panel] <= threshold) sum += sums[panel++];
-        for (long word = panel * PANEL; word < std::min(panel * PANEL + PANEL, words); ++word) {
+        Size panel = 0, found = 0;
+        while (panel + 1 < Size(sums.size()) && sum + sums[panel] <= threshold) sum += sums[panel++];
+        for (Size word = panel * PANEL; word < std::min(panel * PANEL + PANEL, words); ++word) {
             // Rounding may bring the sum below that of the panel; then the last possible word of it is chosen.
             if (weights[word] > 0) found = word;
             if ((sum += weights[word]) > threshold) return word;
@@ -1551,35 +1557,35 @@ struct Sampler {
 struct Search {
     const Stack& decoder;
     const Stored* memory;
-    long memory_stride;
+    Size memory_stride;
     const int32_t *first, *count;
     const int64_t* limits;
-    long sentences, beam, finished_per_group;
+    Size sentences, beam, finished_per_group;
     const int64_t* banned;
-    long number_banned, max_finished, longest;
+    Size number_banned, max_finished, longest;
     int64_t* finished;
     float* totals;
     int32_t *lengths, *tokens;
     const int64_t* source;
     const int32_t *shortlist, *shortlist_offsets;
-    long words_per_token;
+    Size words_per_token;
 };
 
 // Sentence number `number`, whose search has begun, with `width` hypotheses of `length` words. slot: index of its block
 // of cache rows.
 struct Sentence {
-    long number, slot, length, width;
+    Size number, slot, length, width;
 };
 
 // Hypotheses by row. words: all words of each hypothesis. past: cache row of each position. last: last word. totals:
 // log p.
 struct Hypotheses {
-    long longest, rows = 0;
+    Size longest, rows = 0;
     std::vector<int32_t> words, past;
     std::vector<int64_t> last;
     std::vector<float> totals;
 
-    Hypotheses(long capacity, long longest)
+    Hypotheses(Size capacity, Size longest)
         : longest(longest), words(capacity * longest), past(capacity * longest), last(capacity), totals(capacity) {}
 
     void add(int64_t word, float total) {
@@ -1588,7 +1594,7 @@ struct Hypotheses {
     }
 
     // Adds the hypothesis in row `parent` of `others`, continued by a word.
-    void add_longer(const Hypotheses& others, long parent, long length, int32_t word, float total) {
+    void add_longer(const Hypotheses& others, Size parent, Size length, int32_t word, float total) {
         std::copy_n(&others.words[parent * longest], length, &words[rows * longest]);
         std::copy_n(&others.past[parent * longest], length + 1, &past[rows * longest]);
         words[rows * longest + length] = word;
@@ -1600,7 +1606,7 @@ struct Hypotheses {
 // shortlists of all these sentences. A sentence is searched with the words of its own shortlist, so that its result does
 // not depend on the other sentences.
 struct OutputLayer {
-    static constexpr long CACHE_LINE = 64;                                      // in bytes
+    static constexpr Size CACHE_LINE = 64;                                      // in bytes
 
     // Shortlist of a sentence, ascending. outputs: index of each word in `words`. banned: indices of banned words in
     // `outputs`.
@@ -1619,12 +1625,12 @@ struct OutputLayer {
     std::vector<float> scale, bias;
     std::vector<int32_t> offset;
 
-    OutputLayer(const Search& search, long slots) : search(search), all(*search.decoder.last), linear(all) {
+    OutputLayer(const Search& search, Size slots) : search(search), all(*search.decoder.last), linear(all) {
         if (!search.shortlist) return;
         by_slot.resize(slots);
         output_of.resize(all.outputs);
         is_banned.resize(all.outputs);
-        for (long i = 0; i < search.number_banned; ++i) is_banned[search.banned[i]] = 1;
+        for (Size i = 0; i < search.number_banned; ++i) is_banned[search.banned[i]] = 1;
     }
 
     // Calls use(word) for the words of a sentence's shortlist, more than once for some words. The words up to `</s>`
@@ -1633,9 +1639,9 @@ struct OutputLayer {
     void for_each_word(const Sentence& one, Use use) const {
         for (int32_t word = 0; word <= END; ++word) use(word);
         const int64_t* tokens = search.source + search.first[one.number];
-        for (long i = 0; i < search.count[one.number]; ++i) {
+        for (Size i = 0; i < search.count[one.number]; ++i) {
             const int32_t begin = search.shortlist_offsets[tokens[i]], end = search.shortlist_offsets[tokens[i] + 1];
-            const long count = tokens[i] == END ? end - begin : std::min<long>(end - begin, search.words_per_token);
+            const Size count = tokens[i] == END ? end - begin : std::min<Size>(end - begin, search.words_per_token);
             std::for_each(search.shortlist + begin, search.shortlist + begin + count, use);
         }
     }
@@ -1645,7 +1651,7 @@ struct OutputLayer {
         listed.assign(all.outputs, 0);
         for (const Sentence& one : sentences) for_each_word(one, [&](int32_t word) { listed[word] = 1; });
         words.resize(all.outputs);
-        long outputs = 0;
+        Size outputs = 0;
         for (int32_t word = 0; word < all.outputs; outputs += listed[word++]) {   // without branches
             output_of[word] = int32_t(outputs);
             words[outputs] = word;
@@ -1663,16 +1669,16 @@ struct OutputLayer {
                 own.outputs.push_back(output);
             }
         }
-        const long stride = Levels::filled(all.inputs);
+        const Size stride = Levels::filled(all.inputs);
         panels.resize((outputs + PANEL - 1) / PANEL * PANEL * stride + CACHE_LINE);
         Weight* aligned = panels.data();
         while (uintptr_t(aligned) % CACHE_LINE) ++aligned;
         scale.resize(outputs);
         offset.resize(outputs);
         bias.resize(outputs);
-        for (long output = 0; output < outputs; ++output) {
-            const long word = words[output];
-            for (long i = 0; i < stride; i += GROUP)
+        for (Size output = 0; output < outputs; ++output) {
+            const Size word = words[output];
+            for (Size i = 0; i < stride; i += GROUP)
                 std::memcpy(aligned + weight_index(output, i, stride), all.panels + weight_index(word, i, stride),
                             GROUP * sizeof(Weight));
             if (all.scale) scale[output] = all.scale[word], offset[output] = all.offset[word];   // null in fp32
@@ -1683,24 +1689,24 @@ struct OutputLayer {
 
     // Adds the logits of a sentence's row to its best words. The logits are those of outputs `first` (included) to
     // `last` (excluded).
-    void add_logits(BestWords& best_words, long row, long slot, float* logits, long first, long last) const {
+    void add_logits(BestWords& best_words, Size row, Size slot, float* logits, Size first, Size last) const {
         if (!search.shortlist) {
             best_words.add_logits(row, logits, first, last, search.banned, search.number_banned);
             return;
         }
         const Shortlist& own = by_slot[slot];
-        const auto index_of = [&](long output) {
+        const auto index_of = [&](Size output) {
             return std::lower_bound(own.outputs.begin(), own.outputs.end(), output) - own.outputs.begin();
         };
-        const long begin = index_of(first), end = index_of(last);
+        const Size begin = index_of(first), end = index_of(last);
         // The logits of the sentence's outputs are moved to the front. No logit moves backwards.
         if (end - begin < last - first)
-            for (long i = begin; i < end; ++i) logits[i - begin] = logits[own.outputs[i] - first];
-        best_words.add_logits(row, logits, begin, end, own.banned.data(), long(own.banned.size()));
+            for (Size i = begin; i < end; ++i) logits[i - begin] = logits[own.outputs[i] - first];
+        best_words.add_logits(row, logits, begin, end, own.banned.data(), Size(own.banned.size()));
     }
 
     // Returns the id of the word with an index that `add_logits` has given to `best_words`.
-    int32_t word(long slot, int32_t index) const {
+    int32_t word(Size slot, int32_t index) const {
         return search.shortlist ? words[by_slot[slot].outputs[index]] : index;
     }
 };
@@ -1736,18 +1742,18 @@ public:
 };
 
 // Maximum size of a thread's KV cache in bytes. If the cache of a single sentence is larger, it is allocated anyway.
-constexpr long MAX_CACHE_BYTES = 256 << 20;
+constexpr Size MAX_CACHE_BYTES = 256 << 20;
 
 // Searches the sentences whose indices next_sentence() returns, until it returns -1. At most `max_sentences` sentences
 // are searched together. The next sentence immediately replaces a finished one, to keep the number of rows large. With
 // shortlists, sentences are replaced when a quarter of them is finished, because the output layer is then made anew.
 template <class NextSentence>
-void search_batch(const Search& search, long max_sentences, Pause& pause, NextSentence next_sentence) {
-    const long d_model = search.decoder.d_model, candidates = 2 * search.beam;
-    const long layers = search.decoder.number_of_layers, slot_rows = search.longest * search.beam;
-    const long slot_bytes = layers * slot_rows * 2 * d_model * sizeof(Stored);
-    max_sentences = std::clamp(MAX_CACHE_BYTES / slot_bytes, 1L, max_sentences);
-    const long capacity = max_sentences * search.beam, layer_stride = max_sentences * slot_rows * 2 * d_model;
+void search_batch(const Search& search, Size max_sentences, Pause& pause, NextSentence next_sentence) {
+    const Size d_model = search.decoder.d_model, candidates = 2 * search.beam;
+    const Size layers = search.decoder.number_of_layers, slot_rows = search.longest * search.beam;
+    const Size slot_bytes = layers * slot_rows * 2 * d_model * sizeof(Stored);
+    max_sentences = std::clamp(MAX_CACHE_BYTES / slot_bytes, Size(1), max_sentences);
+    const Size capacity = max_sentences * search.beam, layer_stride = max_sentences * slot_rows * 2 * d_model;
     const auto cache = allocate<Stored>(layers * layer_stride);
     const auto logits = allocate<float>(capacity * VOCABULARY_BLOCK);
     Activations rows(search.decoder, capacity);
@@ -1756,22 +1762,22 @@ void search_batch(const Search& search, long max_sentences, Pause& pause, NextSe
     Hypotheses now(capacity, search.longest), after(capacity, search.longest);
     std::vector<int32_t> length(capacity), first(capacity), count(capacity);
     std::vector<Sentence> searched, remaining;
-    std::vector<long> slots, unfinished;
-    for (long slot = max_sentences - 1; slot >= 0; --slot) slots.push_back(slot);
+    std::vector<Size> slots, unfinished;
+    for (Size slot = max_sentences - 1; slot >= 0; --slot) slots.push_back(slot);
     OutputLayer output(search, max_sentences);
-    const long min_slots = search.shortlist ? (max_sentences + 3) / 4 : 1;
+    const Size min_slots = search.shortlist ? (max_sentences + 3) / 4 : 1;
     for (;;) {
-        const bool adds = long(slots.size()) >= min_slots;
+        const bool adds = Size(slots.size()) >= min_slots;
         const size_t before = searched.size();
-        for (long number; adds && !slots.empty() && (number = next_sentence()) >= 0; slots.pop_back()) {
+        for (Size number; adds && !slots.empty() && (number = next_sentence()) >= 0; slots.pop_back()) {
             searched.push_back({number, slots.back(), 0, 1});
             now.add(START, 0.0f);
         }
         if (pause.ends() || searched.empty()) return;
         if (search.shortlist && searched.size() > before) output.select(searched);
-        long row = 0;
+        Size row = 0;
         for (const Sentence& one : searched)
-            for (long hypothesis = 0; hypothesis < one.width; ++hypothesis, ++row) {
+            for (Size hypothesis = 0; hypothesis < one.width; ++hypothesis, ++row) {
                 now.past[row * search.longest + one.length] =
                     int32_t(one.slot * slot_rows + one.length * search.beam + hypothesis);
                 length[row] = int32_t(one.length + 1);
@@ -1781,15 +1787,15 @@ void search_batch(const Search& search, long max_sentences, Pause& pause, NextSe
         rows.rows = now.rows;
         const StepInput input = {now.last.data(), cache.get(),   layer_stride,         now.past.data(), search.longest,
                                  length.data(),   search.memory, search.memory_stride, first.data(),    count.data()};
-        step(rows, input, 0, [](long) { return false; });
+        step(rows, input, 0, [](Size) { return false; });
         rows.levels.quantise(rows.sublayer_input.get(), rows.rows, d_model);
         best_words.begin();
-        for (long begin = 0; begin < output.linear.outputs; begin += VOCABULARY_BLOCK) {
-            const long end = std::min(begin + VOCABULARY_BLOCK, output.linear.outputs);
+        for (Size begin = 0; begin < output.linear.outputs; begin += VOCABULARY_BLOCK) {
+            const Size end = std::min(begin + VOCABULARY_BLOCK, output.linear.outputs);
             rows.levels.multiply(output.linear, begin, end, logits.get(), VOCABULARY_BLOCK, rows.rows);
             row = 0;
             for (const Sentence& one : searched)
-                for (long hypothesis = 0; hypothesis < one.width; ++hypothesis, ++row)
+                for (Size hypothesis = 0; hypothesis < one.width; ++hypothesis, ++row)
                     output.add_logits(best_words, row, one.slot, &logits[row * VOCABULARY_BLOCK], begin, end);
         }
         row = 0;
@@ -1799,24 +1805,24 @@ void search_batch(const Search& search, long max_sentences, Pause& pause, NextSe
             const bool must_end = search.limits[one.number] <= one.length + 1;
             best_words.topk(row, one.width, &now.totals[row], must_end, best.data());
             int64_t& finished = search.finished[one.number];
-            for (long rank = 0; rank < search.beam; ++rank) {
+            for (Size rank = 0; rank < search.beam; ++rank) {
                 if (best[rank].word != END || !(best[rank].total > LOG_ZERO)) continue;
-                const long index = one.number * search.max_finished + finished++;
+                const Size index = one.number * search.max_finished + finished++;
                 search.totals[index] = best[rank].total;
                 search.lengths[index] = int32_t(one.length);
                 std::copy_n(&now.words[(row + best[rank].beam) * search.longest], one.length,
                             search.tokens + index * search.longest);
             }
             unfinished.clear();
-            for (long rank = 0; rank < candidates && long(unfinished.size()) < search.beam; ++rank)
+            for (Size rank = 0; rank < candidates && Size(unfinished.size()) < search.beam; ++rank)
                 if (best[rank].word != END && best[rank].total > LOG_ZERO) unfinished.push_back(rank);
             if (finished >= search.finished_per_group || unfinished.empty()) {
                 slots.push_back(one.slot);
             } else {
                 remaining.push_back({one.number, one.slot, one.length + 1, search.beam});
-                for (long hypothesis = 0; hypothesis < search.beam; ++hypothesis) {
+                for (Size hypothesis = 0; hypothesis < search.beam; ++hypothesis) {
                     // If too few hypotheses remain, copies of the first one with log p = -inf fill the beam.
-                    const bool exists = hypothesis < long(unfinished.size());
+                    const bool exists = hypothesis < Size(unfinished.size());
                     const Continuation& next = best[unfinished[exists ? hypothesis : 0]];
                     after.add_longer(now, row + next.beam, one.length, output.word(one.slot, next.word),
                                      exists ? next.total : -INFINITY);
@@ -1834,24 +1840,43 @@ void search_batch(const Search& search, long max_sentences, Pause& pause, NextSe
 extern "C" {
 
 // Callers allocate weights, keys and values.
-long group_size() { return GROUP; }
-long weight_bytes() { return sizeof(Weight); }
-long stored_bytes() { return sizeof(Stored); }
+Size group_size() { return GROUP; }
+Size weight_bytes() { return sizeof(Weight); }
+Size stored_bytes() { return sizeof(Stored); }
 
-void topk(float* logits, const float* totals, long groups, long beam, long words, const int64_t* banned,
-          long number_banned, const bool* must_end, bool skip_log_softmax, float* best_totals, int64_t* beams,
-          int64_t* ids, long count, int threads) {
+// Returns the flags of the processor that libraries for x86-64 need, with the names of Linux (kernel_library.py).
+const char* processor_flags() {
+    static const std::string flags = [] {
+        std::string found;
+#if defined(__x86_64__)
+        __builtin_cpu_init();
+        if (__builtin_cpu_supports("avx2")) found += "avx2 ";
+        if (__builtin_cpu_supports("fma")) found += "fma ";
+        if (__builtin_cpu_supports("avx512f")) found += "avx512f ";
+        if (__builtin_cpu_supports("avx512bw")) found += "avx512bw ";
+        if (__builtin_cpu_supports("avx512dq")) found += "avx512dq ";
+        if (__builtin_cpu_supports("avx512vl")) found += "avx512vl ";
+        if (__builtin_cpu_supports("avx512vnni")) found += "avx512_vnni ";
+#endif
+        return found;
+    }();
+    return flags.c_str();
+}
+
+void topk(float* logits, const float* totals, Size groups, Size beam, Size words, const int64_t* banned,
+          Size number_banned, const bool* must_end, bool skip_log_softmax, float* best_totals, int64_t* beams,
+          int64_t* ids, Size count, int threads) {
 #pragma omp parallel for num_threads(threads) if (groups * beam > MAX_SERIAL_ROWS)
-    for (long group = 0; group < groups; ++group) {
+    for (Size group = 0; group < groups; ++group) {
         BestWords best_words(beam, count, skip_log_softmax);
         best_words.begin();
-        for (long row = 0; row < beam; ++row)
-            for (long begin = 0; begin < words; begin += VOCABULARY_BLOCK)
+        for (Size row = 0; row < beam; ++row)
+            for (Size begin = 0; begin < words; begin += VOCABULARY_BLOCK)
                 best_words.add_logits(row, logits + (group * beam + row) * words + begin, begin,
                                       std::min(begin + VOCABULARY_BLOCK, words), banned, number_banned);
         std::vector<Continuation> best(count);
         best_words.topk(0, beam, totals + group * beam, must_end && must_end[group], best.data());
-        for (long rank = 0; rank < count; ++rank) {
+        for (Size rank = 0; rank < count; ++rank) {
             best_totals[group * count + rank] = best[rank].total > LOG_ZERO ? best[rank].total : -INFINITY;
             beams[group * count + rank] = best[rank].beam;
             ids[group * count + rank] = best[rank].word;
@@ -1860,41 +1885,41 @@ void topk(float* logits, const float* totals, long groups, long beam, long words
 }
 
 // Writes the log-sum-exp of each row.
-void log_sum_exp(const float* logits, float* result, long rows, long words, int threads) {
+void log_sum_exp(const float* logits, float* result, Size rows, Size words, int threads) {
 #pragma omp parallel for num_threads(threads) if (rows > MAX_SERIAL_ROWS)
-    for (long row = 0; row < rows; ++row) result[row] = log_sum_exp(logits + row * words, words);
+    for (Size row = 0; row < rows; ++row) result[row] = log_sum_exp(logits + row * words, words);
 }
 
 // Samples a word for each row. The other arguments: see `Sampler`.
-void sample(const float* logits, const double* numbers, int64_t* sampled, long rows, long words, float temperature,
-            long top_k, double top_p, double min_p, int threads) {
+void sample(const float* logits, const double* numbers, int64_t* sampled, Size rows, Size words, float temperature,
+            Size top_k, double top_p, double min_p, int threads) {
 #pragma omp parallel num_threads(threads) if (rows > MAX_SERIAL_ROWS)
     {
         Sampler sampler(words, temperature, top_k, top_p, min_p);
 #pragma omp for
-        for (long row = 0; row < rows; ++row) sampled[row] = sampler.sample(logits + row * words, numbers[row]);
+        for (Size row = 0; row < rows; ++row) sampled[row] = sampler.sample(logits + row * words, numbers[row]);
     }
 }
 
 // Only tests call the next four functions.
 
-void add_and_norm(const float* hidden, const float* output, const Norm* norm, float* sum, float* normed, long rows,
-                  long size) {
+void add_and_norm(const float* hidden, const float* output, const Norm* norm, float* sum, float* normed, Size rows,
+                  Size size) {
     add_and_norm(hidden, output, *norm, sum, normed, rows, size);
 }
 
-void attend_past(const float* query, long query_stride, const Stored* cache, const int32_t* past, long past_stride,
-                 const int32_t* length, float* result, long rows, long heads, long size) {
+void attend_past(const float* query, Size query_stride, const Stored* cache, const int32_t* past, Size past_stride,
+                 const int32_t* length, float* result, Size rows, Size heads, Size size) {
     attend_own(query, query_stride, cache, past, past_stride, length, result, rows, heads, size);
 }
 
-void attend_source(const float* query, long query_stride, const Stored* memory, const int32_t* first,
-                   const int32_t* count, float* result, long rows, long heads, long size) {
+void attend_source(const float* query, Size query_stride, const Stored* memory, const int32_t* first,
+                   const int32_t* count, float* result, Size rows, Size heads, Size size) {
     attend_sources(query, query_stride, memory, first, count, result, rows, heads, size);
 }
 
-void product(const Linear* linear, const float* input, float* result, long rows, bool relu, int threads) {
-    in_parallel_blocks(rows, threads, [&](long begin, long count) {
+void product(const Linear* linear, const float* input, float* result, Size rows, bool relu, int threads) {
+    in_parallel_blocks(rows, threads, [&](Size begin, Size count) {
         Levels levels(count, linear->inputs);
         const float* own = input + begin * linear->inputs;
         relu ? levels.quantise_relu(own, count, linear->inputs) : levels.quantise(own, count, linear->inputs);
@@ -1903,31 +1928,31 @@ void product(const Linear* linear, const float* input, float* result, long rows,
 }
 
 // Returns the number of bytes of the packed weights of a linear layer.
-long packed_size(long outputs, long inputs) { return (outputs + PANEL - 1) / PANEL * PANEL * Levels::filled(inputs); }
+Size packed_size(Size outputs, Size inputs) { return (outputs + PANEL - 1) / PANEL * PANEL * Levels::filled(inputs); }
 
 // Writes a weight matrix, (outputs, inputs), in the layout of `Linear`. In int8, quantises it, with a scale for each
 // output. A row that contains NaN or infinity gets a scale that is not finite.
-void pack(const float* weights, long outputs, long inputs, Weight* panels, float* scale, int32_t* offset) {
-    const long stride = Levels::filled(inputs);
+void pack(const float* weights, Size outputs, Size inputs, Weight* panels, float* scale, int32_t* offset) {
+    const Size stride = Levels::filled(inputs);
 #if defined(FLOAT32)
     (void)scale, (void)offset;
-    for (long output = 0; output < (outputs + PANEL - 1) / PANEL * PANEL; ++output)
-        for (long i = 0; i < inputs; ++i)
+    for (Size output = 0; output < (outputs + PANEL - 1) / PANEL * PANEL; ++output)
+        for (Size i = 0; i < inputs; ++i)
             panels[weight_index(output, i, stride)] = output < outputs ? weights[output * inputs + i] : 0;
 #else
     std::vector<int8_t> levels(stride);
-    for (long output = 0; output < (outputs + PANEL - 1) / PANEL * PANEL; ++output) {
+    for (Size output = 0; output < (outputs + PANEL - 1) / PANEL * PANEL; ++output) {
         int8_t* packed = panels + output / PANEL * PANEL * stride + output % PANEL * GROUP;
         if (output < outputs) {
             const float* own = weights + output * inputs;
             uint32_t largest_bits = bits_of(1e-12f);                            // see `quantise_rows`
-            for (long i = 0; i < inputs; ++i) largest_bits = std::max(largest_bits, bits_of(own[i]) & 0x7fffffff);
+            for (Size i = 0; i < inputs; ++i) largest_bits = std::max(largest_bits, bits_of(own[i]) & 0x7fffffff);
             float largest;
             std::memcpy(&largest, &largest_bits, sizeof largest);
             const float step = scale[output] = largest / 127;
             int32_t sum = 0;
             const bool finite = largest_bits < INFINITY_BITS;
-            for (long i = 0; finite && i < inputs; ++i) {
+            for (Size i = 0; finite && i < inputs; ++i) {
                 const int32_t level = int32_t((own[i] / step + ROUNDER) - ROUNDER);
                 levels[i] = int8_t(level);
                 sum += level;
@@ -1937,36 +1962,36 @@ void pack(const float* weights, long outputs, long inputs, Weight* panels, float
         } else {
             std::fill(levels.begin(), levels.end(), int8_t(0));
         }
-        for (long i = 0; i < stride; i += GROUP) std::memcpy(packed + i * PANEL, &levels[i], GROUP);
+        for (Size i = 0; i < stride; i += GROUP) std::memcpy(packed + i * PANEL, &levels[i], GROUP);
     }
 #endif
 }
 
 // Encodes sentences. tokens, offsets: the source, as in `Stepwise.start`. memory: output, see the other `encode`.
-void encode(const Stack* encoder, const int64_t* tokens, const int32_t* offsets, long sentences, Stored* memory,
-            long memory_stride, int threads) {
-    in_blocks_of_sentences(offsets, sentences, threads, [&](long begin, long end) {
+void encode(const Stack* encoder, const int64_t* tokens, const int32_t* offsets, Size sentences, Stored* memory,
+            Size memory_stride, int threads) {
+    in_blocks_of_sentences(offsets, sentences, threads, [&](Size begin, Size end) {
         encode(*encoder, tokens, offsets, memory, memory_stride, begin, end);
     });
 }
 
 // attention: (rows, attention_stride), filled with zeros, to which the attention weights of the last layer are added,
 // the mean over its heads; or null.
-void step(const Stack* decoder, const int64_t* tokens, Stored* cache, long layer_stride, const int32_t* past,
-          long past_stride, const int32_t* length, const Stored* memory, long memory_stride, const int32_t* first,
-          const int32_t* count, float* logits, float* attention, long attention_stride, long rows, int threads) {
+void step(const Stack* decoder, const int64_t* tokens, Stored* cache, Size layer_stride, const int32_t* past,
+          Size past_stride, const int32_t* length, const Stored* memory, Size memory_stride, const int32_t* first,
+          const int32_t* count, float* logits, float* attention, Size attention_stride, Size rows, int threads) {
     const StepInput input = {tokens, cache,  layer_stride,  past,  past_stride,
                              length, memory, memory_stride, first, count};
-    const long last = decoder->number_of_layers - 1;
-    in_parallel_blocks(rows, threads, [&](long begin, long number) {
+    const Size last = decoder->number_of_layers - 1;
+    in_parallel_blocks(rows, threads, [&](Size begin, Size number) {
         Activations part(*decoder, number);
-        step(part, input, begin, [&](long layer) {
+        step(part, input, begin, [&](Size layer) {
             if (attention && layer == last)
                 weigh_sources(part.projected.get(), memory + layer * memory_stride, first + begin, count + begin,
                               number, decoder->heads, part.head_size,
-                              [&](long row, long, const float* terms, float scale) {
+                              [&](Size row, Size, const float* terms, float scale) {
                                   float* own = attention + (begin + row) * attention_stride;
-                                  for (long n = 0; n < count[begin + row]; ++n)
+                                  for (Size n = 0; n < count[begin + row]; ++n)
                                       own[n] += terms[n] * (scale / decoder->heads);
                               });
             return false;
@@ -1980,25 +2005,25 @@ void step(const Stack* decoder, const int64_t* tokens, Stored* cache, long layer
 // tokens, target_offsets: the input of the decoder: for each sentence the start symbol and its target without `</s>`.
 // source_offsets: of the sentences in `memory`, see `StepInput`. weights: output; the weights of a sentence, (heads,
 // target tokens, source tokens), begin at weights + weight_offsets[sentence].
-void cross_attention(const Stack* decoder, const int64_t* tokens, const int32_t* target_offsets, long sentences,
-                     const Stored* memory, long memory_stride, const int32_t* source_offsets, long layer,
+void cross_attention(const Stack* decoder, const int64_t* tokens, const int32_t* target_offsets, Size sentences,
+                     const Stored* memory, Size memory_stride, const int32_t* source_offsets, Size layer,
                      float* weights, const int64_t* weight_offsets, int threads) {
-    in_blocks_of_sentences(target_offsets, sentences, threads, [&](long begin, long end) {
-        const long first_row = target_offsets[begin], rows = target_offsets[end] - first_row;
+    in_blocks_of_sentences(target_offsets, sentences, threads, [&](Size begin, Size end) {
+        const Size first_row = target_offsets[begin], rows = target_offsets[end] - first_row;
         Activations part(*decoder, rows);
         // Each target token is a row. Its past is a part of `every`: its sentence up to itself. A row reads the cache
         // of a layer only while this layer is computed, so all layers share one cache.
         const auto cache = allocate<Stored>(rows * 2 * part.d_model);
         std::vector<int32_t> past, length(rows), first(rows), count(rows);
-        std::vector<long> sentence_of(rows);
-        long longest = 0;
-        for (long sentence = begin; sentence < end; ++sentence)
-            longest = std::max<long>(longest, target_offsets[sentence + 1] - target_offsets[sentence]);
+        std::vector<Size> sentence_of(rows);
+        Size longest = 0;
+        for (Size sentence = begin; sentence < end; ++sentence)
+            longest = std::max<Size>(longest, target_offsets[sentence + 1] - target_offsets[sentence]);
         past.resize(rows * longest);
-        for (long sentence = begin, row = 0; sentence < end; ++sentence)
-            for (long token = target_offsets[sentence]; token < target_offsets[sentence + 1]; ++token, ++row) {
+        for (Size sentence = begin, row = 0; sentence < end; ++sentence)
+            for (Size token = target_offsets[sentence]; token < target_offsets[sentence + 1]; ++token, ++row) {
                 length[row] = int32_t(token - target_offsets[sentence] + 1);
-                for (long n = 0; n < length[row]; ++n)
+                for (Size n = 0; n < length[row]; ++n)
                     past[row * longest + n] = int32_t(target_offsets[sentence] - first_row + n);
                 sentence_of[row] = sentence;
                 first[row] = source_offsets[sentence];
@@ -2006,16 +2031,16 @@ void cross_attention(const Stack* decoder, const int64_t* tokens, const int32_t*
             }
         const StepInput input = {tokens + first_row, cache.get(), 0,            past.data(),  longest,
                                  length.data(),      memory,      memory_stride, first.data(), count.data()};
-        step(part, input, 0, [&](long number) {
+        step(part, input, 0, [&](Size number) {
             if (number == layer)
                 weigh_sources(part.projected.get(), memory + layer * memory_stride, first.data(), count.data(), rows,
                               decoder->heads, part.head_size,
-                              [&](long row, long head, const float* terms, float scale) {
-                                  const long sentence = sentence_of[row],
+                              [&](Size row, Size head, const float* terms, float scale) {
+                                  const Size sentence = sentence_of[row],
                                              targets = target_offsets[sentence + 1] - target_offsets[sentence];
                                   float* own = weights + weight_offsets[sentence] +
                                                (head * targets + length[row] - 1) * count[row];
-                                  for (long n = 0; n < count[row]; ++n) own[n] = terms[n] * scale;
+                                  for (Size n = 0; n < count[row]; ++n) own[n] = terms[n] * scale;
                               });
             return number == layer;
         });
@@ -2039,25 +2064,26 @@ void cross_attention(const Stack* decoder, const int64_t* tokens, const int32_t*
 // wanted, give_way: if another thread sets *wanted to a value other than 0, `search` calls give_way after the current
 // step. The function may call the functions of this file. If it returns false, the search ends, and the outputs are not
 // valid. A null pointer `wanted`: the search is never interrupted.
-void search(const Stack* decoder, const Stored* memory, long memory_stride, const int32_t* first,
-            const int32_t* count, const int64_t* limits, long sentences, long beam, long finished_per_group,
-            const int64_t* banned, long number_banned, long max_finished, long longest, int64_t* finished,
+void search(const Stack* decoder, const Stored* memory, Size memory_stride, const int32_t* first,
+            const int32_t* count, const int64_t* limits, Size sentences, Size beam, Size finished_per_group,
+            const int64_t* banned, Size number_banned, Size max_finished, Size longest, int64_t* finished,
             float* totals, int32_t* lengths, int32_t* tokens, const int64_t* source, const int32_t* shortlist,
-            const int32_t* shortlist_offsets, long words_per_token, const int32_t* wanted, bool (*give_way)(),
+            const int32_t* shortlist_offsets, Size words_per_token, const int32_t* wanted, bool (*give_way)(),
             int threads) {
     const Search search = {*decoder, memory,        memory_stride, first,   count,    limits, sentences, beam,
                            finished_per_group, banned, number_banned, max_finished, longest, finished, totals,
                            lengths,  tokens,        source,  shortlist, shortlist_offsets, words_per_token};
     std::fill_n(finished, sentences, 0);
-    const long parts = sentences * beam > MAX_SERIAL_ROWS ? std::min<long>(threads, sentences) : 1;
-    const long max_sentences = std::clamp((sentences + parts - 1) / parts, 1L, std::max(1L, MAX_BLOCK_ROWS / beam));
-    std::atomic<long> next{0};
+    const Size parts = sentences * beam > MAX_SERIAL_ROWS ? std::min<Size>(threads, sentences) : 1;
+    const Size most = std::max(Size(1), MAX_BLOCK_ROWS / beam);
+    const Size max_sentences = std::clamp((sentences + parts - 1) / parts, Size(1), most);
+    std::atomic<Size> next{0};
     Pause pause(wanted, give_way);
 #pragma omp parallel num_threads(int(parts)) if (parts > 1)
     {
         pause.begin();
         search_batch(search, max_sentences, pause, [&] {
-            const long number = next++;
+            const Size number = next++;
             return number < sentences ? number : -1;
         });
         pause.end();

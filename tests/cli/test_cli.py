@@ -15,6 +15,7 @@ import textwrap
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
@@ -606,8 +607,11 @@ def test_a_wrong_command_line_has_exit_code_2(run):
         assert result.err.endswith(" -h lists arguments and options.\n") and result.err.count("\n") == 2
 
 
-def test_the_version_is_printed(run):
-    assert run("--version") == (0, b"seq2seq 0.1.0\n", "")
+def test_the_versions_and_the_kernels_in_use_are_printed(run, monkeypatch):
+    monkeypatch.setattr("seq2seq.inference.engines._kernels",
+                        {"int8": SimpleNamespace(instruction_set="avx7"), "fp32": "there are none"}.get)
+    assert run("--version") == (
+        0, f"seq2seq 0.1.0\nint8 kernels: avx7\nthere are none\nPyTorch: {torch.__version__}\n".encode(), "")
 
 
 def test_help_and_mistakes_in_a_recipe_need_neither_torch_nor_datasets(directory):

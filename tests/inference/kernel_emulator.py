@@ -33,8 +33,10 @@ LINE = 64
 class Emulator:
     """A library in an emulator, with the functions of `ctypes.CDLL`."""
 
-    def __init__(self, command: Sequence[str | Path], library: Path, file: Path) -> None:
-        """command: starts kernel_emulator.cpp. file: name of a new file for the shared memory."""
+    def __init__(self, command: Sequence[str | Path], library: Path, file: Path, positional: bool = False) -> None:
+        """command: starts kernel_emulator.cpp. file: name of a new file for the shared memory. positional: True =
+        floats take the places of integers among the arguments, as on Windows."""
+        self.positional = positional
         file.touch()
         os.truncate(file, SIZE)
         function = ctypes.CDLL(None, use_errno=True).mmap
@@ -89,7 +91,11 @@ class _Function:
         numbers, integers = b"", []
         for kind, value in zip(self.argtypes, arguments, strict=True):
             if kind in (ctypes.c_float, ctypes.c_double):
-                numbers += struct.pack("d" if kind is ctypes.c_double else "f4x", value)
+                number = struct.pack("d" if kind is ctypes.c_double else "f4x", value)
+                if self.emulator.positional:
+                    integers += struct.unpack("q", number)
+                else:
+                    numbers += number
             else:
                 integers.append(self.emulator.copy(value) if isinstance(value, ctypes.Structure) else int(value or 0))
         process = self.emulator.process

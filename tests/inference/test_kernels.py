@@ -22,6 +22,7 @@ from seq2seq.inference.kernel_library import (
     PROCESSORS,
     SOURCE,
     compiler_flags,
+    processor_flags,
     usable_libraries,
 )
 
@@ -59,7 +60,29 @@ def test_every_function_equals_numpy_on_an_emulated_arm_processor(instruction_se
     subprocess.run([compiler, TESTS / "kernel_emulator.cpp", "-o", caller], check=True)
     libc = subprocess.run([compiler, "-print-file-name=libc.so.6"], capture_output=True, text=True, check=True).stdout
     command = [emulator, "-cpu", EMULATED[instruction_set], "-L", Path(libc).parents[1], caller]
-    emulated = Emulator(command, library, tmp_path / "memory")
+    check_emulated(Emulator(command, library, tmp_path / "memory"), library, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("instruction_set", [name for name in INSTRUCTION_SETS["int8"] | INSTRUCTION_SETS["fp32"]
+                                             if name not in ("amx", "avxvnni")])
+def test_every_function_of_a_windows_library_equals_numpy(instruction_set, tmp_path, monkeypatch):
+    compiler, emulator = "x86_64-w64-mingw32-g++", "wine"
+    if not shutil.which(compiler) or not shutil.which(emulator):
+        pytest.skip(f"{compiler} or {emulator} is not installed (on Debian: g++-mingw-w64-x86-64, wine64)")
+    needed, flags = LIBRARIES[instruction_set]
+    if not needed <= cpu_flags():
+        pytest.skip(f"this processor cannot run {instruction_set}")
+    library, caller = tmp_path / "kernels.so", tmp_path / "kernel_emulator.exe"
+    subprocess.run([compiler, SOURCE, "-o", library, *flags, *kernel_library.MINGW_FLAGS, "-fopenmp"], check=True)
+    subprocess.run([compiler, TESTS / "kernel_emulator.cpp", "-o", caller, "-static"], check=True)
+    monkeypatch.setenv("WINEPREFIX", str(tmp_path / "wine"))
+    monkeypatch.setenv("WINEDEBUG", "-all")
+    check_emulated(Emulator([emulator, caller], library, tmp_path / "memory", positional=True), library, monkeypatch)
+
+
+def check_emulated(emulated, library, monkeypatch):
+    """Check a library in an emulator with 25 shapes."""
     with monkeypatch.context() as patch:
         patch.setattr(ctypes, "CDLL", lambda path: emulated)
         checker = EmulatedChecker(emulated, library, seed=4)
@@ -110,11 +133,12 @@ GRAVITON_2 = {"asimd", "atomics", "asimddp"}
 
 
 @pytest.mark.parametrize(("machine", "expected"), [
-    ("x86_64", X86), ("aarch64", ["i8mm", "dotprod", "portable"]), ("arm64", ["portable"]), ("riscv64", ["portable"])])
+    ("x86_64", X86), ("AMD64", X86), ("aarch64", ["i8mm", "dotprod", "portable"]), ("arm64", ["portable"]),
+    ("riscv64", ["portable"])])
 def test_a_package_is_built_with_the_instruction_sets_of_its_kind_of_processor(machine, expected, monkeypatch):
     monkeypatch.setattr(platform, "machine", lambda: machine)
     found = runpy.run_path(kernel_library.__file__)["INSTRUCTION_SETS"]
-    in_fp32 = ["avx512-fp32", "avx2-fp32", "portable-fp32"] if machine == "x86_64" else ["portable-fp32"]
+    in_fp32 = ["avx512-fp32", "avx2-fp32", "portable-fp32"] if expected == X86 else ["portable-fp32"]
     assert {precision: list(sets) for precision, sets in found.items()} == {"int8": expected, "fp32": in_fp32}
 
 
@@ -148,6 +172,22 @@ def test_fp32_needs_no_instructions_for_int8(flags, expected, tmp_path, monkeypa
     for name in sets:
         kernel_library.library_path(name).touch()
     assert usable_libraries(flags, "fp32") == [tmp_path / f"kernels.{name}.so" for name in expected]
+
+
+def test_the_portable_library_finds_the_flags_that_linux_finds(libraries):
+    known = {flag for sets in (PROCESSORS, FP32_PROCESSORS) for needed in sets["x86_64"].values() for flag in needed}
+    assert processor_flags() == cpu_flags() & known - {"avx_vnni", "amx_tile", "amx_int8"}
+
+
+def test_without_flags_of_linux_the_portable_library_tells_them(libraries, monkeypatch):
+    monkeypatch.setattr(engines, "cpu_flags", set)
+    found = engines._kernels.__wrapped__("fp32")
+    assert found.instruction_set == usable_libraries(cpu_flags(), "fp32")[0].name.split(".")[1]
+
+
+def test_without_a_portable_library_no_flags_are_known(tmp_path, monkeypatch):
+    monkeypatch.setattr(kernel_library, "SOURCE", tmp_path / "kernels.cpp")
+    assert processor_flags() == set()
 
 
 @pytest.fixture

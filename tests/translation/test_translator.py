@@ -254,7 +254,7 @@ def test_a_block_size_of_zero_is_refused(translator):
 
 
 @pytest.mark.parametrize("options, error, message", [
-    ({"device": "gpu"}, UserError, "there is no device 'gpu'"),
+    ({"device": "gpu"}, UserError, "device 'gpu' is not supported"),
     ({"precision": "fp64"}, UserError,
      "there is no precision 'fp64'. Use one of auto, reference, fp32, bf16, fp16, int8."),
     ({"threads": 0}, UserError, "threads: expected a number of at least 1; found 0"),
