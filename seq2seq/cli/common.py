@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -206,7 +206,7 @@ def print_json(values: Any) -> None:
     typer.echo(json.dumps(values, indent=2, ensure_ascii=False))
 
 
-def scores_as_text(by_test: dict[str, dict[str, Score]]) -> str:
+def scores_as_text(by_test: Mapping[str, Mapping[str, Score]]) -> str:
     """Format the scores of each test set as a table below its name."""
     from seq2seq.evaluation.scores import format_scores
 
