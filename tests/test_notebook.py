@@ -39,8 +39,8 @@ def test_the_notebook_runs_and_shows_few_lines_while_it_trains(tmp_path, monkeyp
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     committed = nbformat.read(NOTEBOOK, as_version=4)
-    source = "max_steps: 500"
-    notebook = nbformat.reads(nbformat.writes(committed).replace(source, "max_steps: 250"), as_version=4)
+    source = "max_steps: 600"
+    notebook = nbformat.reads(nbformat.writes(committed).replace(source, "max_steps: 210"), as_version=4)
     assert any(source in cell.source for cell in committed.cells)
     execution.ExecutePreprocessor(timeout=900).preprocess(notebook, {"metadata": {"path": str(NOTEBOOK.parent)}})
     for source, found in outputs(notebook).items():
@@ -48,5 +48,5 @@ def test_the_notebook_runs_and_shows_few_lines_while_it_trains(tmp_path, monkeyp
         assert len(found) <= 10 and len("".join(map(text_of, found)).splitlines()) <= 30, source
     (training,) = (found for source, found in outputs(notebook).items() if "scores = seq2seq.train" in source)
     bars = [text_of(output) for output in training if "<progress" in str(output.get("data"))]
-    assert sum(bar.startswith("training  250/250 steps") for bar in bars) == 1
+    assert sum(bar.startswith("training  210/210 steps") for bar in bars) == 1
     assert "<table" in training[-1]["data"]["text/html"]

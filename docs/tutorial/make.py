@@ -71,7 +71,8 @@ class Reader:
         first, last, language, title, body = found.groups()
         if language == "console":
             commands = re.findall(r"^\$ ((?:.*\\\n)*.*)\n", body, flags=re.MULTILINE)
-            shown = (shorten(self.run(command), first and (int(first), int(last))) for command in commands)
+            kept = (int(first), int(last)) if first else None
+            shown = (shorten(self.run(command), kept) for command in commands)
             written = "".join(f"$ {command}\n{output}" for command, output in zip(commands, shown, strict=True))
             return found[0].replace(body, written)
         if title and language == "diff":
@@ -135,7 +136,10 @@ class Reader:
                                            stdout=log, stderr=subprocess.STDOUT)
         for _ in range(START_SECONDS):
             time.sleep(1)
-            if subprocess.run(["curl", "-sf", f"{SERVER}/health"], capture_output=True, check=False).returncode == 0:
+            asked = subprocess.run(["curl", "-sf", f"{SERVER}/health"], capture_output=True, check=False)
+            if self.server.poll() is not None:                                  # another server may have the port
+                break
+            if asked.returncode == 0:
                 return Path(log.name).read_text(encoding="utf-8")
         raise SystemExit(f"the server does not answer: {Path(log.name).read_text(encoding='utf-8')}")
 
@@ -157,10 +161,10 @@ def hub_copy(text: Path, directory: Path) -> Path:
     return directory
 
 
-def shorten(output: str, kept: tuple[int, int] | None | str) -> str:
-    """Return the first and the last lines of an output, with … between them."""
+def shorten(output: str, kept: tuple[int, int] | None) -> str:
+    """Return the first and the last lines of an output, with … between them. kept: their numbers; None: all lines."""
     lines = output.splitlines(keepends=True)
-    if not isinstance(kept, tuple) or len(lines) <= sum(kept) + 1:
+    if kept is None or len(lines) <= sum(kept) + 1:
         return output
     first, last = kept
     return "".join([*lines[:first], "…\n", *lines[len(lines) - last:]])
