@@ -178,7 +178,7 @@ def new_figure(**arguments: Any) -> Figure:
         """Figure with a method for notebooks."""
 
         def _repr_png_(self) -> bytes:
-            return as_png(self, 90)
+            return as_png(self, 72)
 
     return NotebookFigure(**arguments)
 
