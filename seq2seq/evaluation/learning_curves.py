@@ -188,7 +188,7 @@ def as_png(figure: Figure, dpi: int) -> bytes:
     png = io.BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")                   # `families_for` has already warned
-        figure.savefig(png, format="png", dpi=dpi)
+        figure.savefig(png, format="png", dpi=dpi, bbox_inches="tight")
     return png.getvalue()
 
 
