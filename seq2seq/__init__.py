@@ -6,10 +6,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from seq2seq.alignment.attention_picture import attention_map
     from seq2seq.documents.translate_document import translate_document
     from seq2seq.errors import UserError
+    from seq2seq.evaluation.learning_curves import plot_curves
     from seq2seq.evaluation.rescoring import rescore
     from seq2seq.evaluation.scores import corpus_scores, evaluate_tests
+    from seq2seq.evaluation.significance import compare
     from seq2seq.recipe import DecodingOptions, Recipe, load_recipe
     from seq2seq.tokenizers.source import Source
     from seq2seq.training.run import train
@@ -32,13 +35,16 @@ if sys.platform == "linux":
 _MODULES = {
     "DecodingOptions": "recipe", "Recipe": "recipe", "Source": "tokenizers.source",
     "Translation": "translation.translator", "Translator": "translation.translator",
-    "TranslatorPool": "translation.worker_processes", "UserError": "errors", "corpus_scores": "evaluation.scores",
-    "evaluate_tests": "evaluation.scores", "generate": "translation.generation", "load_recipe": "recipe",
+    "TranslatorPool": "translation.worker_processes", "UserError": "errors",
+    "attention_map": "alignment.attention_picture", "compare": "evaluation.significance",
+    "corpus_scores": "evaluation.scores", "evaluate_tests": "evaluation.scores", "generate": "translation.generation",
+    "load_recipe": "recipe", "plot_curves": "evaluation.learning_curves",
     "rescore": "evaluation.rescoring", "train": "training.run",
     "translate_document": "documents.translate_document",
 }
 __all__ = ["DecodingOptions", "Recipe", "Source", "Translation", "Translator", "TranslatorPool", "UserError",
-           "corpus_scores", "evaluate_tests", "generate", "load_recipe", "rescore", "train", "translate_document"]
+           "attention_map", "compare", "corpus_scores", "evaluate_tests", "generate", "load_recipe", "plot_curves",
+           "rescore", "train", "translate_document"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,14 +1,20 @@
-"""Messages and progress bars. They are written to standard error, so that standard output contains only results."""
+"""Messages and progress bars. They are written to standard error, so that standard output contains only results.
+
+A notebook shows standard error as if it were an error. There, messages are written to standard output, and progress is
+one line that is updated in place.
+"""
 
 from __future__ import annotations
 
+import html
+import sys
 import textwrap
 import time
 import unicodedata
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
@@ -30,7 +36,17 @@ BAR_COLUMNS = (8, 24)
 MIN_DESCRIPTION_COLUMNS = 8
 """The description is shown only if more than this number of columns is free for it and its separator."""
 
-_console = Console(stderr=True, highlight=False, emoji=False)
+NOTEBOOK_SECONDS = 0.5
+"""Minimum time between two updates of the line in a notebook."""
+
+
+def _notebook_display() -> Any:
+    """Return the module IPython.display if this process runs the cells of a notebook, otherwise None."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return sys.modules.get("IPython.display") if hasattr(shell, "kernel") else None
+
+
+_console = Console(stderr=_notebook_display() is None, force_jupyter=False, highlight=False, emoji=False)
 
 
 class Advance(Protocol):
@@ -78,8 +94,8 @@ def warn(message: str) -> None:
 def progress(description: str, total: int | None, done: int = 0, unit: str = "lines") -> Iterator[Advance]:
     """Show a progress bar during the `with` block: count, rate, time left and the metrics of the last `advance`.
 
-    If standard error is not a terminal, log lines are printed instead: one for each call of `advance` with metrics, and
-    at most one a minute for calls without metrics.
+    In a notebook, the bar remains as it was at the end of the block. If standard error is not a terminal, log lines are
+    printed instead: one for each call of `advance` with metrics, and at most one a minute for calls without metrics.
 
     Args:
         total: number of units of the whole job, including `done`; None: unknown.
@@ -88,6 +104,10 @@ def progress(description: str, total: int | None, done: int = 0, unit: str = "li
     """
     description = escape_control_characters(description).replace("\n", r"\n").replace("\t", r"\t")
     state = _ProgressState(description, total, done, unit)
+    if (display := _notebook_display()) and not is_silent():
+        with _notebook_line.show(state, display) as advance:
+            yield advance
+        return
     if not _console.is_terminal:
         yield _advance_with_log_lines(state)
         return
@@ -212,6 +232,67 @@ class _ProgressLine:
         if bar:
             parts.append(_render_bar(state, bar, console, options))
         yield Text.assemble(spinner, " ", Text(FIELD_SEPARATOR).join([*parts, *map(Text, fields)]))
+
+
+class _NotebookLine:
+    """Line of a notebook that shows a job, or the innermost of nested jobs, such as a validation in a training."""
+
+    def __init__(self) -> None:
+        self._jobs: list[_ProgressState] = []
+        self._handle: Any = None
+        self._drawn = 0.0
+
+    @contextmanager
+    def show(self, job: _ProgressState, display: Any) -> Iterator[Advance]:
+        """Show the job during the `with` block. display: the module IPython.display."""
+
+        def advance(amount: int, metrics: Sequence[str] = ()) -> None:
+            job.advance(amount, metrics)
+            if job.clock() - self._drawn >= NOTEBOOK_SECONDS:
+                self._draw(job)
+
+        self._jobs.append(job)
+        if self._handle is None:
+            self._handle = display.display(_bar_for_notebook(job), raw=True, display_id=True)
+        try:
+            yield advance
+        finally:
+            self._jobs.pop()
+            self._draw(self._jobs[-1] if self._jobs else job)
+            if not self._jobs:
+                self._handle = None
+
+    def _draw(self, job: _ProgressState) -> None:
+        self._drawn = job.clock()
+        self._handle.update(_bar_for_notebook(job), raw=True)
+
+
+_notebook_line = _NotebookLine()
+
+
+def _bar_for_notebook(job: _ProgressState) -> dict[str, str]:
+    """Return a progress bar as text and as HTML, by MIME type."""
+    text = FIELD_SEPARATOR.join([job.description, *job.fields(), *job.metrics[1:]])
+    bar = "" if job.total is None else f'<progress value="{min(job.done, job.total)}" max="{job.total}"></progress> '
+    return {"text/plain": text, "text/html": f"<div>{bar}{html.escape(text).replace(FIELD_SEPARATOR, ' &ensp;')}</div>"}
+
+
+def html_table(rows: Iterable[Sequence[str]], head: Sequence[str] = (), caption: str = "") -> str:
+    """Return a table for a notebook. It has no colours of its own, so that it can be read in light and dark themes.
+
+    rows: texts of the cells, which are escaped. head: headings of the columns. caption: heading of the table.
+    """
+    def row(cells: Sequence[str], tag: str) -> str:
+        return "<tr>" + "".join(f'<{tag} dir="auto" style="text-align: start">{_escaped(cell)}</{tag}>'
+                                for cell in cells) + "</tr>"
+
+    return ("<table>" + (f"<caption>{_escaped(caption)}</caption>" if caption else "")
+            + (f"<thead>{row(head, 'th')}</thead>" if head else "")
+            + f"<tbody>{''.join(row(cells, 'td') for cells in rows)}</tbody></table>")
+
+
+def _escaped(text: str) -> str:
+    return html.escape(escape_control_characters(text))
 
 
 def _columns(fields: Sequence[str]) -> int:

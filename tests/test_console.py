@@ -2,6 +2,7 @@
 
 import io
 import re
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -169,3 +170,64 @@ def test_a_terminal_breaks_messages_between_words_and_a_pipe_does_not_break_them
     monkeypatch.setattr(console, "_console", Console(file=file, width=width, highlight=False))
     console.print_message(message)
     assert file.getvalue() == f"{message}\n"
+
+
+# In a notebook
+
+
+class Display:
+    """IPython.display, which keeps all that a display has shown, the oldest first."""
+
+    def __init__(self):
+        self.shown = []
+
+    def display(self, data, raw, display_id):
+        assert raw and display_id
+        self.shown.append([data])
+        return SimpleNamespace(update=lambda data, raw: self.shown[-1].append(data))
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+    display = Display()
+    shell = SimpleNamespace(kernel=object())
+    monkeypatch.setitem(console.sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setitem(console.sys.modules, "IPython.display", display)
+    return display
+
+
+def test_a_notebook_has_one_line_for_a_job_and_the_jobs_inside(notebook, clock):
+    with console.progress("training", 100, 40, "steps") as advance:
+        for _ in range(50):
+            clock.now += 0.1
+            advance(1, ["loss < 5"])
+        with console.progress("translating", 7) as inner:
+            clock.now += 1
+            inner(3)
+    line, = notebook.shown
+    texts = [data["text/plain"] for data in line]
+    assert 7 < len(line) < 20, "0.5 s lie between two updates"
+    assert "translating  3/7 lines  3 lines/s  1 s left" in texts
+    assert texts[-1] == "training  90/100 steps  10 steps/s  1 s left  loss < 5"
+    assert '<progress value="90" max="100">' in line[-1]["text/html"] and "loss &lt; 5" in line[-1]["text/html"]
+    with console.progress("reading", None):
+        pass
+    assert [len(line) for line in notebook.shown[1:]] == [2] and "<progress" not in notebook.shown[1][0]["text/html"]
+
+
+def test_other_ranks_and_terminals_of_ipython_show_no_bar_of_a_notebook(notebook, monkeypatch):
+    console.silence()
+    try:
+        with console.progress("training", 7) as advance:
+            advance(7)
+    finally:
+        console.silence(False)
+    monkeypatch.setitem(console.sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: object()))
+    with console.progress("training", 7) as advance:
+        advance(7)
+    assert notebook.shown == []
+
+
+def test_a_table_of_a_notebook_is_escaped():
+    table = console.html_table([["<b>", "a\x1b"]], ["x & y"], "<i>")
+    assert all(text in table for text in ("&lt;b&gt;", "a\\x1b", "x &amp; y", "<caption>&lt;i&gt;</caption>"))

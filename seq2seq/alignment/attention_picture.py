@@ -1,18 +1,34 @@
-"""Attention maps as a PNG picture, drawn with matplotlib."""
+"""Attention maps as a figure of matplotlib, or as a PNG picture."""
 
 from __future__ import annotations
 
-import io
 import math
-import warnings
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from seq2seq.alignment.fonts import families_for
-from seq2seq.alignment.shown_maps import COLUMNS, NAMES, ROWS, SPACE, AttentionMapSelection, Label, rows_and_columns
-from seq2seq.errors import UserError
-from seq2seq.translation.attention_maps import PairAttention
+from seq2seq.alignment.shown_maps import (
+    COLUMNS,
+    NAMES,
+    ROWS,
+    SPACE,
+    AttentionMapSelection,
+    Label,
+    maps_of_kind,
+    rows_and_columns,
+)
+from seq2seq.data.alignment_links import KINDS, AlignmentSettings, Kind, measured_aligner
+from seq2seq.errors import CorpusError, UserError
+from seq2seq.evaluation.learning_curves import as_png, new_figure
+from seq2seq.files import real_path
+from seq2seq.translation.attention_maps import PairAttention, compute_pair_attention
+from seq2seq.translation.translator import Translator
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 CELL, SMALL_CELL = 0.3, 0.12
 """Side length of a cell in inches, in a picture of one map and in a picture of several maps."""
@@ -22,26 +38,79 @@ MIN_WEIGHT_RANGE = 1e-4
 """If the highest and the lowest weight in a picture differ by at most this number, all cells have the same colour."""
 
 
-def require_matplotlib() -> None:
-    """Raise UserError if matplotlib is not installed."""
+def attention_map(model: Translator | str | Path, source: str, target: str | None = None, *, kind: Kind | None = None,
+                  layer: int | Literal["all"] | None = None, head: int | Literal["mean", "all"] | None = None
+                  ) -> Figure:
+    """Draw the attention maps of a sentence and its translation as a figure of matplotlib.
+
+    Each row shows the weights with which one piece attends to the pieces in the columns.
+
+    >>> seq2seq.attention_map("runs/multi30k_de_en", "Ein Hund läuft.").savefig("dog.png")
+
+    Args:
+        model: a translator, or the path of a model, which is then loaded in fp32. source, target, kind, layer, head:
+            see `map_of_sentence`.
+    Raises:
+        UserError: see `map_of_sentence`; or matplotlib is not installed.
+    """
+    new_figure()                                                    # an error comes before the model is loaded
+    translator = model if isinstance(model, Translator) else Translator.load(model, precision="fp32")
+    pair, selection = map_of_sentence(translator, source, target, kind, layer, head)
+    return draw(pair, translator.languages.codes, name_of(translator), selection)
+
+
+def map_of_sentence(translator: Translator, source: str, target: str | None = None, kind: Kind | None = None,
+                    layer: int | Literal["all"] | None = None, head: int | Literal["mean", "all"] | None = None
+                    ) -> tuple[PairAttention, AttentionMapSelection]:
+    """Compute the attention maps of a sentence, and select those that are shown.
+
+    Args:
+        source: the sentence; for a language model, its text. target: its translation; None: that of the model.
+        kind: see `PairAttention`; None: cross if the model has it. layer: index from 1, or all; None: the layer that
+            was measured to align words best, else the last. head: index from 1, mean or all; None: the head that was
+            measured to align words best, else mean.
+    Raises:
+        UserError: the model has no such maps, or a language model gets a target.
+        CorpusError: the sentence is too long for the model.
+    """
+    if not translator.task.has_source:
+        if target:
+            raise UserError(f"{translator.directory} is a language model, which reads one text; leave the target out.")
+        texts = "", source
+    else:
+        texts = source, target or translator.translate([source])[0][0].text.strip()
     try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise UserError("a picture needs matplotlib: pip install matplotlib. A page (--output FILE.html) works "
-                        "without it.") from error
+        ((_, pair),) = compute_pair_attention(translator, [texts])
+    except ValueError as error:
+        raise CorpusError(f"{error}. Give a shorter sentence.") from error
+    in_model: list[Kind] = [name for name in KINDS if name in pair.maps]
+    shown = kind or (in_model or [KINDS[0]])[0]
+    best = measured_aligner(translator.directory) if shown == "cross" and translator.directory else AlignmentSettings()
+    selection = AttentionMapSelection(shown, layer or best.layer or len(maps_of_kind(pair, shown)), head or best.head)
+    selection.maps(pair)                                            # raises UserError for an invalid selection
+    return pair, selection
+
+
+def name_of(translator: Translator) -> str:
+    """Return the name of the model in titles."""
+    return real_path(translator.directory).name if translator.directory else "the model"
 
 
 def picture(pair: PairAttention, languages: tuple[str, str], model: str, selection: AttentionMapSelection) -> bytes:
-    """Draw the selected attention maps, and return the picture as PNG.
+    """Return the figure of `draw` as a PNG picture."""
+    return as_png(draw(pair, languages, model, selection), 150)
+
+
+def draw(pair: PairAttention, languages: tuple[str, str], model: str, selection: AttentionMapSelection) -> Figure:
+    """Draw the selected attention maps.
 
     Args:
         languages: language codes of source and target. model: name of the model in the title.
     Raises:
         UserError: matplotlib is not installed, or the model has no such maps.
     """
-    require_matplotlib()
+    figure = new_figure(layout="constrained")
     import matplotlib
-    from matplotlib.figure import Figure
 
     rows, columns = rows_and_columns(pair, selection.kind)
     maps = selection.maps(pair)
@@ -54,9 +123,8 @@ def picture(pair: PairAttention, languages: tuple[str, str], model: str, selecti
     title = f"{NAMES[selection.kind]} of {model}" + (f", {maps[0][0]}" if single else "")
     text = "".join([title, *map(_tick_text, (*rows, *columns))])
     families = families_for(text, languages)
-    with matplotlib.rc_context({"font.family": families, "font.size": 11}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")                   # families_for has already warned
-        figure = Figure(figsize=size, layout="constrained")
+    with matplotlib.rc_context({"font.family": families, "font.size": 11}):
+        figure.set_size_inches(size)
         lowest, highest, scale_label = _colour_scale([weights for _, weights in maps])
         grid = figure.subplots(grid_rows, grid_columns, squeeze=False).flatten()
         for axes, (name, weights) in zip(grid, maps, strict=False):
@@ -74,9 +142,7 @@ def picture(pair: PairAttention, languages: tuple[str, str], model: str, selecti
             axes.set_axis_off()
         figure.colorbar(image, ax=list(grid), label=scale_label, fraction=0.04, pad=0.02, aspect=30)
         figure.suptitle(title, fontsize=12)
-        png = io.BytesIO()
-        figure.savefig(png, dpi=150, format="png")
-    return png.getvalue()
+    return figure
 
 
 def _colour_scale(maps: Sequence[np.ndarray]) -> tuple[float, float, str]:

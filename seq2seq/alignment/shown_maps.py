@@ -121,12 +121,12 @@ def select_map(maps: np.ndarray, kind: Kind, layer: int, head: int | Literal["me
     """
     layers, heads = maps.shape[:2]
     if not 1 <= layer <= layers:
-        raise UserError(f"--layer {layer}: the {kind} attention of this model has {_number_range('layer', layers)}.")
+        raise UserError(f"layer {layer}: the {kind} attention of this model has {_number_range('layer', layers)}.")
     if head == "mean":
         mean: np.ndarray = maps[layer - 1].mean(0)
         return mean
     if not 1 <= head <= heads:
-        raise UserError(f"--head {head}: each layer of this model has {_number_range('head', heads)}. Choose one, or "
+        raise UserError(f"head {head}: each layer of this model has {_number_range('head', heads)}. Choose one, or "
                         "mean.")
     return maps[layer - 1, head - 1]
 

@@ -11,8 +11,7 @@ import typer
 from seq2seq import console
 from seq2seq.cli.common import load_translator, number_or
 from seq2seq.cli.options import FORMAT, Device, Model, Precision, PrecisionOption, TargetLanguage, Threads, examples
-from seq2seq.errors import CorpusError, UserError
-from seq2seq.files import real_path
+from seq2seq.errors import UserError
 from seq2seq.translation.text_io import writing
 
 EXAMPLES = examples("seq2seq attention runs/multi30k_de_en --source 'Ein Hund läuft.' --output attention.html",
@@ -68,37 +67,23 @@ def attention(
     layer_number, head_number = number_or(["all"], layer, "--layer"), number_or(["mean", "all"], head, "--head")
     source = _one_sentence(source, "--source")
     target = None if target is None else _one_sentence(target, "--target")
-    from seq2seq.alignment.attention_picture import picture, require_matplotlib
+    from seq2seq.evaluation.learning_curves import require_matplotlib
 
     if output.suffix == ".png":
-        require_matplotlib()
+        require_matplotlib(" A page (--output FILE.html) works without it.")
     from seq2seq.alignment.attention_page import page
-    from seq2seq.alignment.shown_maps import AttentionMapSelection, maps_of_kind
-    from seq2seq.data.alignment_links import KINDS, AlignmentSettings, measured_aligner
-    from seq2seq.translation.attention_maps import compute_pair_attention
+    from seq2seq.alignment.attention_picture import map_of_sentence, name_of, picture
 
     translator = load_translator(model, device, precision, threads, target_language)
-    monolingual = not translator.task.has_source
-    if monolingual and target:
-        raise UserError(f"{model} is a language model, which reads one text; leave --target out.")
-    languages = translator.languages.codes
-    texts = ("", source) if monolingual else (source, target or translator.translate([source])[0][0].text.strip())
-    try:
-        ((_, pair),) = compute_pair_attention(translator, [texts])
-    except ValueError as error:
-        raise CorpusError(f"{error}. Give a shorter sentence.") from error
-    kind_name = kind.value if kind else next((name for name in KINDS if name in pair.maps), KINDS[0])
-    best = measured_aligner(model) if kind_name == "cross" else AlignmentSettings()
-    selection = AttentionMapSelection(kind_name, layer_number or best.layer or len(maps_of_kind(pair, kind_name)),
-                                      head_number or best.head)
-    selection.maps(pair)                                # raise UserError for an invalid selection before writing a file
-    name = real_path(model).name
+    pair, selection = map_of_sentence(translator, source, target, kind.value if kind else None, layer_number,
+                                      head_number)
+    languages, name = translator.languages.codes, name_of(translator)
     with writing(output) as file:
         if output.suffix == ".png":
             file.file.write(picture(pair, languages, name, selection))
         else:
-            file.write(page(pair, languages, name, not (target or monolingual), selection))
-    console.print_message(f"{texts[1]}\nattention maps written to {output}")
+            file.write(page(pair, languages, name, translator.task.has_source and not target, selection))
+    console.print_message(f"{pair.target.text}\nattention maps written to {output}")
 
 
 def _one_sentence(text: str, option: str) -> str:

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -213,7 +213,7 @@ def print_table(text: str, nl: bool = True) -> None:
     typer.echo(console.wrapped(text, shutil.get_terminal_size().columns) if sys.stdout.isatty() else text, nl=nl)
 
 
-def scores_as_text(by_test: dict[str, dict[str, Score]]) -> str:
+def scores_as_text(by_test: Mapping[str, Mapping[str, Score]]) -> str:
     """Format the scores of each test set as a table below its name."""
     from seq2seq.evaluation.scores import format_scores
 

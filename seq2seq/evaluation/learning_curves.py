@@ -1,22 +1,29 @@
-"""Learning curves of a run, or of several runs, as an SVG picture, drawn from the records of their logs.
+"""Learning curves of a run, or of several runs, drawn from the records of their logs: as an SVG picture, or as a figure
+of matplotlib.
 
 SVG is text, so training needs no plotting library. The colours follow the viewer's light or dark theme.
 """
 
 from __future__ import annotations
 
+import io
 import math
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape
 
 from seq2seq import console
 from seq2seq.console import escape_control_characters
-from seq2seq.errors import CheckpointError
+from seq2seq.errors import CheckpointError, UserError
 from seq2seq.storage.atomic import replace_file
+from seq2seq.storage.checkpoints import stored_recipe
 from seq2seq.storage.run_directory import LOG_FILE, log_records
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Point = tuple[int, float]
 
@@ -94,7 +101,7 @@ def learning_curves(records: Iterable[Mapping[str, Any]], title: str, metric: st
     Returns:
         The SVG document.
     """
-    return _picture([panel for panel in _panels(list(records), metric, smoothed) if panel.curves], title)
+    return _picture([panel for panel in _panels(list(records), metric, smoothed) if panel.curves], title=title)
 
 
 def compared_curves(runs: Mapping[str, Sequence[Mapping[str, Any]]], title: str, metric: str, smoothed: bool) -> str:
@@ -105,6 +112,89 @@ def compared_curves(runs: Mapping[str, Sequence[Mapping[str, Any]]], title: str,
     Returns:
         The SVG document.
     """
+    return _picture(*_compared_panels(runs, metric, smoothed), title=title)
+
+
+def plot_curves(*runs: str | Path) -> Figure:
+    """Draw the learning curves of a run, or of several runs in the same panels, as a figure of matplotlib.
+
+    This shows the same curves as the run's curves.svg. Values of a training in progress are those so far.
+
+    Args:
+        runs: run directories. The first one decides which validation score is drawn.
+    Raises:
+        UserError: matplotlib is not installed.
+        CheckpointError, RecipeError: a directory is not that of a run, or nothing has been logged yet.
+    """
+    figure = new_figure(layout="constrained")
+    paths = [Path(run).absolute() for run in runs]
+    sections = [stored_recipe(path).training for path in paths]
+    records = [[record for _, record in log_records(path / LOG_FILE)] for path in paths]
+    names = [path.name if len({other.name for other in paths}) == len(paths) else str(run)
+             for path, run in zip(paths, runs, strict=True)]
+    metric, smoothed = sections[0].best_metric, any(section.label_smoothing > 0 for section in sections)
+    panels = [panel for panel in _panels(records[0], metric, smoothed) if panel.curves] if len(runs) == 1 else \
+        _compared_panels(dict(zip(names, records, strict=True)), metric, smoothed)[0]
+    if not panels:
+        raise CheckpointError(f"{runs[0]}: nothing has been logged yet. Try again after training.log_every steps.")
+    colours = dict(zip(("training", "validation", "average"), LIGHT[3:], strict=True)) | {
+        f"system{number}": colour for number, colour in enumerate(SYSTEMS)}
+    figure.set_size_inches(8, 0.5 + 2.3 * len(panels))
+    grid = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, panel in zip(grid, panels, strict=True):
+        for curve in panel.curves:
+            colour, _, dashed = curve.kind.partition(" ")
+            axes.plot(*zip(*curve.points, strict=True), color=colours[colour], linestyle="--" if dashed else "-",
+                      marker="o" if curve.marked or len(curve.points) == 1 else "", markersize=3.5, linewidth=1.4,
+                      label=curve.name)
+        axes.set_title(panel.name, loc="left", fontsize="medium")
+        axes.grid(alpha=0.3)
+        if panel.legend or panel is panels[0]:
+            axes.legend(fontsize="small", frameon=False)
+    grid[-1].set_xlim(left=0)
+    grid[-1].set_xlabel("optimizer steps")
+    figure.suptitle(names[0] if len(runs) == 1 else f"{len(runs)} runs", fontsize="large")
+    return figure
+
+
+def require_matplotlib(remedy: str = "") -> None:
+    """Raise UserError if matplotlib is not installed. remedy: another way to get the picture."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise UserError(f"a picture needs matplotlib: pip install matplotlib.{remedy}") from error
+
+
+def new_figure(**arguments: Any) -> Figure:
+    """Return an empty figure of matplotlib. A notebook shows it as a picture, also without `%matplotlib inline`.
+
+    Raises:
+        UserError: matplotlib is not installed.
+    """
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
+    class NotebookFigure(Figure):
+        """Figure with a method for notebooks."""
+
+        def _repr_png_(self) -> bytes:
+            return as_png(self, 72)
+
+    return NotebookFigure(**arguments)
+
+
+def as_png(figure: Figure, dpi: int) -> bytes:
+    """Return a figure as a PNG picture."""
+    png = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")                   # `families_for` has already warned
+        figure.savefig(png, format="png", dpi=dpi, bbox_inches="tight")
+    return png.getvalue()
+
+
+def _compared_panels(runs: Mapping[str, Sequence[Mapping[str, Any]]], metric: str, smoothed: bool
+                     ) -> tuple[list[Panel], list[tuple[str, str]]]:
+    """Return the panels that compare several runs, and the name and the kind of the curves of each run."""
     panels: dict[str, list[Curve]] = {}
     kinds = [f"system{number % len(SYSTEMS)}{' dashed' if number >= len(SYSTEMS) else ''}"
              for number in range(len(runs))]
@@ -114,11 +204,10 @@ def compared_curves(runs: Mapping[str, Sequence[Mapping[str, Any]]], title: str,
                 # Loss and score have several curves for each run. Each kind of curve gets a panel that all runs share.
                 name = panel.name if panel.name == RATE else f"{panel.name.split(':')[0]}, {curve.name}"
                 panels.setdefault(name, []).append(Curve(run, kind, curve.points, curve.marked))
-    return _picture([Panel(name, curves, legend=False) for name, curves in panels.items()], title,
-                    list(zip(runs, kinds, strict=True)))
+    return [Panel(name, curves, legend=False) for name, curves in panels.items()], list(zip(runs, kinds, strict=True))
 
 
-def _picture(panels: Sequence[Panel], title: str, legend: Sequence[tuple[str, str]] = ()) -> str:
+def _picture(panels: Sequence[Panel], legend: Sequence[tuple[str, str]] = (), *, title: str) -> str:
     """Return the SVG document. legend: (name, class) of the curves, if all panels share a legend."""
     rows = _legend_rows(legend)
     top = TITLE_HEIGHT + LEGEND_HEIGHT * len(rows)
@@ -176,7 +265,7 @@ def ticks(low: float, high: float) -> list[float]:
     return [float(f"{number * distance:.12g}") for number in range(first, last + 1)]
 
 
-def _panels(records: list[Mapping[str, Any]], metric: str, smoothed: bool) -> list[Panel]:
+def _panels(records: Sequence[Mapping[str, Any]], metric: str, smoothed: bool) -> list[Panel]:
     scores = [metric, "bleu", "chrf", "exact", "perplexity"] if metric != "loss" else ["bleu", "chrf", "exact"]
     validations = [record for record in records if record.get("kind") == "validation"]
     drawn = next((score for score in scores if any(_finite(record.get(score)) for record in validations)), scores[0])
@@ -190,7 +279,7 @@ def _panels(records: list[Mapping[str, Any]], metric: str, smoothed: bool) -> li
     ]
 
 
-def _curves(records: list[Mapping[str, Any]], value: str, **names: str) -> list[Curve]:
+def _curves(records: Sequence[Mapping[str, Any]], value: str, **names: str) -> list[Curve]:
     """Return a curve of `value` for each kind of log records that contain `value`. names: curve name by kind."""
     curves = []
     for kind, name in names.items():

@@ -13,6 +13,7 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.tokenizers.tokenizer_char import TokenizerChar
 
 from seq2seq import console
+from seq2seq.console import html_table
 from seq2seq.data.corpus import read_pairs, read_texts
 from seq2seq.data.damaged_text import RESTORE_WORDS, is_split_into_subwords
 from seq2seq.data.line_splitting import word_spans
@@ -56,6 +57,21 @@ class Score:
     """Number format of the model (fp32, bf16, fp16, int8), which is not part of the signature; None if unknown."""
 
 
+class MetricScores(dict[str, Score]):
+    """Scores by metric. A notebook shows them as a table."""
+
+    def _repr_html_(self) -> str:
+        return html_table(([TITLES.get(metric, metric), f"{score.value:.2f}", score.precision or "", score.signature]
+                           for metric, score in self.items()), ["metric", "score", "precision", "signature"])
+
+
+class ScoresByTest(dict[str, MetricScores]):
+    """Scores by test set and metric. A notebook shows them as tables."""
+
+    def _repr_html_(self) -> str:
+        return "".join(f"{html_table([], caption=name)}{scores._repr_html_()}" for name, scores in self.items())
+
+
 def corpus_scores(
     hypotheses: Sequence[str],
     references: Sequence[Sequence[str]],
@@ -63,7 +79,7 @@ def corpus_scores(
     metrics: Sequence[str] = METRICS,
     names: Sequence[str] | None = None,
     precision: str | None = None,
-) -> dict[str, Score]:
+) -> MetricScores:
     """Return corpus-level scores of a test set.
 
     Args:
@@ -85,12 +101,12 @@ def corpus_scores(
         numbers = [f" {number}" for number in range(1, len(references) + 1)] if len(references) > 1 else [""]
         names = ["the hypotheses", *(f"the reference{number}" for number in numbers)]
     require_parallel(hypotheses, references, names)
-    return {metric: _score(metric, hypotheses, references, language, precision) for metric in metrics}
+    return MetricScores({metric: _score(metric, hypotheses, references, language, precision) for metric in metrics})
 
 
 def score_files(
     hypothesis_path: Path, reference_paths: Sequence[Path], language: str, metrics: Sequence[str] = METRICS
-) -> dict[str, Score]:
+) -> MetricScores:
     """Return the `corpus_scores` of translations in a text file, which may be compressed.
 
     Raises:
@@ -141,7 +157,7 @@ def warn_about_unseen(name: str, found: "Sequence[Sequence[Translation]]") -> No
 def score_pairs(
     translator: "Translator", pairs: "Sequence[Pair]", metrics: Sequence[str] = METRICS,
     translate: Translate | None = None, language: str | None = None, name: str = "the test set",
-) -> dict[str, Score]:
+) -> MetricScores:
     """Return the scores of a model on sentence pairs.
 
     Args:
@@ -155,7 +171,7 @@ def score_pairs(
     """
     of_likelihood = [metric for metric in metrics if metric in PERPLEXITY_UNITS]
     of_text = [metric for metric in metrics if metric not in PERPLEXITY_UNITS]
-    scores = perplexities(translator, pairs, of_likelihood) if of_likelihood else {}
+    scores = MetricScores(perplexities(translator, pairs, of_likelihood) if of_likelihood else {})
     if of_text:
         with console.progress("translating", len(pairs)) as advance:
             found = (translate or translator.translate)([source for source, _ in pairs], progress=advance)
@@ -216,7 +232,7 @@ def perplexities(
 def evaluate_tests(
     translator: "Translator", recipe: "Recipe", metrics: Sequence[str] | None = None,
     translate: Translate | None = None, names: Collection[str] | None = None,
-) -> dict[str, dict[str, Score]]:
+) -> ScoresByTest:
     """Return the scores of each test set in the recipe. Test sets are not cleaned.
 
     Args:
@@ -235,8 +251,9 @@ def evaluate_tests(
     metrics = metrics or recipe.measures
     for name, pairs in tests.items():
         warn_about_lookalikes(name, [target for _, target in pairs])
-    return {name: score_pairs(translator, pairs, metrics, translate, recipe.languages_of(recipe.data.test[name]).target,
-                              name) for name, pairs in tests.items()}
+    return ScoresByTest({
+        name: score_pairs(translator, pairs, metrics, translate, recipe.languages_of(recipe.data.test[name]).target,
+                          name) for name, pairs in tests.items()})
 
 
 def require_metrics(recipe: "Recipe") -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from sacrebleu.significance import PairedTest
 
+from seq2seq.console import html_table
 from seq2seq.evaluation.scores import METRICS, TITLES, require_parallel, sacrebleu_metric
 from seq2seq.languages import has_spaceless_words
 
@@ -76,10 +77,22 @@ class Comparison:
         return self.system.value - self.baseline.value
 
 
+class Comparisons(dict[str, Comparison]):
+    """Comparisons of two systems by metric. A notebook shows them as a table."""
+
+    def _repr_html_(self) -> str:
+        def estimated(estimate: Estimate) -> str:
+            return f"{estimate.value:.2f} ± {estimate.interval:.2f}"
+
+        return html_table(([TITLES[metric], estimated(one.system), estimated(one.baseline), f"{one.difference:+.2f}",
+                            _verdict(one), one.signature] for metric, one in self.items()),
+                          ["metric", "system (95 %)", "baseline (95 %)", "difference", "test", "signature"])
+
+
 def compare(system: Sequence[str], baseline: Sequence[str], references: Sequence[Sequence[str]], language: str,
             metrics: Sequence[str] = METRICS, test: str = "bootstrap", samples: int = 0,
             names: Sequence[str] | None = None,
-            precisions: Sequence[str | None] = (None, None)) -> dict[str, Comparison]:
+            precisions: Sequence[str | None] = (None, None)) -> Comparisons:
     """Compare the translations of two systems by each metric.
 
     Args:
@@ -96,7 +109,7 @@ def compare(system: Sequence[str], baseline: Sequence[str], references: Sequence
     """
     names = names or ["the system", "the baseline", *("the reference" for _ in references)]
     require_parallel(system, [baseline, *references], names)
-    comparisons = {}
+    comparisons = Comparisons()
     differing = sum(one != other for one, other in zip(system, baseline, strict=True))
     for metric in metrics:
         tested = PairedTest([(names[1], baseline), (names[0], system)],
@@ -123,21 +136,22 @@ def format_comparison(comparisons: Mapping[str, Comparison], system: str, baseli
     width = max(len(system), len(baseline), len("difference"))
     lines = []
     for metric, comparison in comparisons.items():
-        if comparison.p_value is None:
-            count = comparison.lines_that_differ
-            verdict = (f"not tested: the translations differ in {count:,} line{'s' * (count != 1)}; a test needs "
-                       f"{MIN_DIFFERING_LINES} to reach p < {SIGNIFICANCE_LEVEL}")
-        else:
-            # sacreBLEU's bootstrap can yield the smallest possible p-value even if both scores are equal.
-            significant = comparison.difference and comparison.p_value < SIGNIFICANCE_LEVEL
-            verdict = (f"p = {comparison.p_value:.4f}, {'' if significant else 'not '}significant at "
-                       f"{SIGNIFICANCE_LEVEL}")
         lines += [f"{TITLES[metric]}  {comparison.signature}"]
         lines += [f"  {name:<{width}}  {score.value:6.2f}  (95 %: {score.mean:.2f} ± {score.interval:.2f})"
                   f"{f'  precision:{score.precision}' if score.precision else ''}"
                   for name, score in ((system, comparison.system), (baseline, comparison.baseline))]
-        lines += [f"  {'difference':<{width}}  {comparison.difference:+6.2f}  ({verdict})"]
+        lines += [f"  {'difference':<{width}}  {comparison.difference:+6.2f}  ({_verdict(comparison)})"]
     return "\n".join(lines)
+
+
+def _verdict(comparison: Comparison) -> str:
+    if comparison.p_value is None:
+        count = comparison.lines_that_differ
+        return (f"not tested: the translations differ in {count:,} line{'s' * (count != 1)}; a test needs "
+                f"{MIN_DIFFERING_LINES} to reach p < {SIGNIFICANCE_LEVEL}")
+    # sacreBLEU's bootstrap can yield the smallest possible p-value even if both scores are equal.
+    significant = comparison.difference and comparison.p_value < SIGNIFICANCE_LEVEL
+    return f"p = {comparison.p_value:.4f}, {'' if significant else 'not '}significant at {SIGNIFICANCE_LEVEL}"
 
 
 def comparison_to_dict(comparisons: Mapping[str, Comparison]) -> dict[str, dict[str, Any]]:

@@ -21,7 +21,7 @@ from seq2seq.data.resampled_epochs import ResampledEpochs
 from seq2seq.data.token_noise import TokenNoise
 from seq2seq.devices import choose_device, choose_dtype, configure_process, num_threads
 from seq2seq.errors import CheckpointError, UserError
-from seq2seq.evaluation.scores import Score, check_expected, evaluate_tests, to_dict
+from seq2seq.evaluation.scores import ScoresByTest, check_expected, evaluate_tests, to_dict
 from seq2seq.inference.engines import native_obstacle
 from seq2seq.inference.load_model import as_tensors, weights_to_start_from
 from seq2seq.model import build_model, trains_packed
@@ -63,7 +63,7 @@ DIRECTORY_SECONDS = 30
 lists of files for some seconds."""
 
 
-def train(recipe: Recipe, run: str | Path, restart: bool | None = False) -> dict[str, dict[str, Score]]:
+def train(recipe: Recipe, run: str | Path, restart: bool | None = False) -> ScoresByTest:
     """Train the recipe's model in the directory `run`, or resume that run.
 
     Args:
@@ -82,7 +82,7 @@ def train(recipe: Recipe, run: str | Path, restart: bool | None = False) -> dict
 
 
 def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool | None, synthetic: Path | None = None
-           ) -> dict[str, dict[str, Score]]:
+           ) -> ScoresByTest:
     """Train the model of a run. If the run has not begun, train its teachers first. See `train`.
 
     synthetic: directory of the synthetic text, which teachers share with their student; None: in the run directory.
@@ -275,7 +275,7 @@ def _require_same_data(checkpoint: Checkpoint, tokenizers: Tokenizers, prepared:
 # End
 
 
-def evaluate_best_model(training: TrainingLoop) -> dict[str, dict[str, Score]]:
+def evaluate_best_model(training: TrainingLoop) -> ScoresByTest:
     """Evaluate the best model on the recipe's test sets, save the scores in its bundle, and return them."""
     recipe, directory, step = training.recipe, training.run / BEST, training.step
     training.group.barrier()                                            # wait until the best model is written

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
+from seq2seq.console import html_table
 from seq2seq.data.batching import EncodedSide
 from seq2seq.data.epoch_plan import batches_in_order
 from seq2seq.data.line_splitting import DividedLine, divide
@@ -21,7 +22,7 @@ from seq2seq.devices import choose_device, configure_process, num_threads
 from seq2seq.errors import CheckpointError, CorpusError, OptionError, RequestError, UserError
 from seq2seq.inference.engines import Engine, load_engine
 from seq2seq.inference.load_model import StoredModel, read_stored_model, require_same_context, require_same_vocabulary
-from seq2seq.recipe import DecodingOptions, DecodingSection, Languages, Recipe, Task, decoding_with
+from seq2seq.recipe import DecodingOptions, DecodingSection, Languages, ModelSection, Recipe, Task, decoding_with
 from seq2seq.recipe.directions import direction_into
 from seq2seq.recipe.task import TRANSLATION
 from seq2seq.search.beam import NoHypothesis, search
@@ -79,6 +80,16 @@ class Translation:
     misplaced_terms: tuple[str, ...] = ()
     unseen: str = ""
 
+    def _repr_html_(self) -> str:
+        """Return a table for a notebook: text, score, and what else is known about the translation."""
+        notes = {"parts": str(self.parts) if self.parts > 1 else "", "faults": ", ".join(self.faults),
+                 "retried": "yes" if self.retried else "", "characters that training never had": self.unseen,
+                 **{name.replace("_", " "): ", ".join(getattr(self, name)) for name in TERM_REPORTS},
+                 "confidence": "  ".join(f"{word.text} {word.confidence:.2f}" for word in self.words)}
+        return html_table([("translation", self.text), ("score", f"{self.score:.3f}"),
+                           ("log p", f"{self.log_probability:.3f} ({self.tokens:,} tokens)"),
+                           *((name, note) for name, note in notes.items() if note)])
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Translator:
@@ -94,7 +105,8 @@ class Translator:
     other_engines: engines of the other models of an ensemble. language_model: engine of the language model for shallow
     fusion. directory: path from which the model was loaded; None: it was not loaded from a file. characters: characters
     of the training sources; None: not known. pause: see `SearchOptions`; also asked between batches and checks for
-    faults. retries: False to check translations for faults, but not to translate faulty ones again.
+    faults. retries: False to check translations for faults, but not to translate faulty ones again. description:
+    architecture and number of parameters.
     """
 
     tokenizers: Tokenizers
@@ -111,6 +123,13 @@ class Translator:
     characters: frozenset[str] | None = None
     pause: Pause | None = None
     retries: bool = True
+    description: str = ""
+
+    def __repr__(self) -> str:
+        pair = " to ".join(self.languages.codes) if self.task.has_source else self.languages.target
+        other = "".join([f", ensemble of {len(self.other_engines) + 1}" if self.other_engines else "",
+                         ", with a language model" if self.language_model else ""])
+        return f"<Translator {pair}: {self.description}{other}; {self.precision} on {self.device}>"
 
     @property
     def languages(self) -> Languages:
@@ -189,7 +208,7 @@ class Translator:
         """Return a translator with the recipe's decoding options and a copy of `model` in `precision`; see `load`."""
         return Translator(tokenizers, directions_of_model(recipe, tokenizers.source), recipe.decoding,
                           recipe.max_input_pieces, device, recipe.task, recipe.data.context,
-                          load_engine(model, precision, device))
+                          load_engine(model, precision, device), description=describe_model(model, recipe.model))
 
     def towards(self, languages: Languages) -> Translator:
         """Return a translator for another direction of the same model."""
@@ -415,6 +434,16 @@ class Translator:
             faults=tuple(name for name in FAULTS if any(name in part.faults for part in parts)),
             retried=any(part.retried for part in parts),
             unseen=unseen)
+
+
+def describe_model(model: StoredModel | Model, section: ModelSection) -> str:
+    """Return architecture and number of parameters, such as "transformer, 3 + 3 layers of width 256, 7,577,600
+    parameters"."""
+    parameters = sum(weight.size for weight in model.weights.values()) if isinstance(model, StoredModel) else \
+        sum(weight.numel() for weight in model.parameters())
+    layers = f"{section.decoder_layers}" if section.type == "language_model" else \
+        f"{section.encoder_layers} + {section.decoder_layers}"
+    return f"{section.type.replace('_', ' ')}, {layers} layers of width {section.d_model}, {parameters:,} parameters"
 
 
 def directions_of_model(recipe: Recipe, vocabulary: Vocabulary) -> Directions:

@@ -18,11 +18,14 @@ from matplotlib import font_manager
 from matplotlib.figure import Figure
 from random_models import GERMAN, recipe_text, save_random_model, trained_tokenizers
 
+import seq2seq
 from seq2seq.alignment.attention_page import page
 from seq2seq.alignment.attention_picture import picture
 from seq2seq.alignment.fonts import families_for
 from seq2seq.alignment.shown_maps import AttentionMapSelection, labels, rows_and_columns
 from seq2seq.cli import main
+from seq2seq.errors import UserError
+from seq2seq.evaluation.learning_curves import as_png
 from seq2seq.inference.load_model import stored_weights
 from seq2seq.model import build_model
 from seq2seq.recipe import parse_recipe
@@ -306,7 +309,7 @@ def test_a_language_model_has_only_decoder_attention(run, model):
     assert data["maps"].keys() == {"decoder"} and data["first"] == {"kind": "decoder", "layer": 2, "head": "mean"}
     assert data["sides"]["target"]["text"] == "ein Hund"
     for arguments, message in ((["--kind", "cross"], "this model has no cross attention; it has decoder."),
-                               (["--target", "a dog"], "reads one text; leave --target out.")):
+                               (["--target", "a dog"], "reads one text; leave the target out.")):
         code, _, err = run("attention", "text", "--source", "ein Hund", "--output", "other.html", *arguments)
         assert code == 2 and message in err
     code, _, err = run("align", "text", write("s", ["a"]), write("t", ["b"]))
@@ -315,12 +318,12 @@ def test_a_language_model_has_only_decoder_attention(run, model):
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (("--output", "page.pdf"), "--output page.pdf: the name must end in .html for a page or in .png"),
-    (("--output", "page.html", "--layer", "3"), "--layer 3: the cross attention of this model has layers 1 to 2."),
+    (("--output", "page.html", "--layer", "3"), "layer 3: the cross attention of this model has layers 1 to 2."),
     (("--output", "page.html", "--target", "x" * 70), "Give a shorter sentence."),
     *(pytest.param(arguments, message, marks=pytest.mark.slow) for arguments, message in (
         (("--output", "page.html", "--layer", "0"), "--layer 0: expected a number of at least 1, or all."),
         (("--output", "page.html", "--head", "4"),
-         "--head 4: each layer of this model has heads 1 to 3. Choose one, or mean."),
+         "head 4: each layer of this model has heads 1 to 3. Choose one, or mean."),
         (("--output", "page.html", "--head", "best"), "--head best: expected a number of at least 1, or mean, or all."),
         (("--output", "page.html", "--layer", "2", "--kind", "encoder"), "has only layer 1."),
         (("--output", "page.html", "--source", "  "), "--source is empty: give one sentence."),
@@ -331,6 +334,19 @@ def test_invalid_arguments_of_attention_are_refused(run, arguments, message):
     code, out, err = run("attention", "model", "--source", "ein Hund", *arguments)
     assert code == 2 and out == "" and message in err
     assert not [path for path in Path().iterdir() if path.suffix in (".html", ".pdf", ".png")]
+
+
+def test_python_gets_the_figure_of_the_command(run, tmp_path):
+    assert run("attention", "model", "--source", "ein Hund schläft", "--output", "command.png", "--layer", 1)[0] == 0
+    translator = seq2seq.Translator.load("model", precision="fp32")
+    for model in ("model", translator):
+        figure = seq2seq.attention_map(model, "ein Hund schläft", layer=1)
+        assert as_png(figure, 150) == Path("command.png").read_bytes()
+        assert figure._repr_png_().startswith(b"\x89PNG")
+    of_heads = seq2seq.attention_map(translator, "ein Hund", "狗在跑", kind="decoder", layer="all", head="all")
+    assert len([axes for axes in of_heads.axes if axes.images]) == 2 * 4
+    with pytest.raises(UserError, match="layer 7: the cross attention of this model has layers 1 to 2"):
+        seq2seq.attention_map(translator, "ein Hund", layer=7)
 
 
 def test_without_matplotlib_only_the_picture_is_refused(run, monkeypatch):
@@ -385,7 +401,7 @@ def test_alignment_settings_come_from_the_metadata_unless_options_override_them(
 
 @pytest.mark.parametrize(("source", "target", "arguments", "message"), [
     (["a"], ["a", "b"], (), "s: 1 line; t: 2 lines. They must match line by line"),
-    (["a"], ["b"], ("--layer", 3), "--layer 3: the cross attention of this model has layers 1 to 2."),
+    (["a"], ["b"], ("--layer", 3), "layer 3: the cross attention of this model has layers 1 to 2."),
     (["a", "x" * 70], ["b", "b"], (), "s:2: 7"),
     pytest.param(["a"], ["b"], ("--head", "all"), "--head all: expected a number of at least 1, or mean.",
                  marks=pytest.mark.slow),

@@ -1,13 +1,17 @@
 """Learning curves: a well-formed SVG with every finite value of the log at its position."""
 
+import json
 import math
 import re
+import sys
 from xml.etree import ElementTree
 
 import pytest
 
+import seq2seq
+from seq2seq.errors import CheckpointError, UserError
 from seq2seq.evaluation.learning_curves import MAX_POINTS, draw_curves, learning_curves, ticks
-from seq2seq.storage.run_directory import Log
+from seq2seq.storage.run_directory import LOG_FILE, Log
 
 SVG = "{http://www.w3.org/2000/svg}"
 RECORDS = [
@@ -160,3 +164,58 @@ def test_training_continues_with_a_warning_if_curves_cannot_be_drawn(tmp_path, c
     (tmp_path / "metrics.jsonl").unlink()
     draw_curves(tmp_path, "bleu", True)
     assert capsys.readouterr().err.count(f"warning: {tmp_path}/curves.svg") == 2
+
+
+# As a figure
+
+
+@pytest.fixture
+def make_run(tmp_path):
+    """Function that writes the log and the recipe of a run, and returns its directory."""
+    def make(name, records=RECORDS, smoothing=0.1):
+        run = tmp_path / name
+        run.mkdir(parents=True)
+        (run / LOG_FILE).write_text("".join(json.dumps(record) + "\n" for record in records))
+        (run / "recipe.yaml").write_text(
+            "name: a\nlanguages: {source: de, target: en}\n"
+            "data: {train: [{source: a, target: b}], valid: {source: a, target: b}}\n"
+            f"training: {{best_metric: chrf, label_smoothing: {smoothing}}}\n")
+        return run
+
+    return make
+
+
+def plotted(figure):
+    """Return the points of all curves of a figure: {panel: {name: [(step, value), …]}}."""
+    return {axes.get_title(loc="left"): {line.get_label(): list(zip(*line.get_data(), strict=True))
+                                         for line in axes.lines} for axes in figure.axes}
+
+
+def test_the_figure_has_the_curves_of_the_picture(make_run):
+    figure = seq2seq.plot_curves(make_run("mine"))
+    found = plotted(figure)
+    assert list(found) == ["loss: mean −log p of a target token", "chrF", "learning rate"]
+    assert found["loss: mean −log p of a target token"] == {
+        "training (smoothed labels)": [(20, 8), (60, 5), (100, 2)], "validation": [(60, 4), (100, 3)],
+        "average of checkpoints": [(100, 2.5)]}
+    assert found["chrF"]["validation"] == [(60, 23), (100, 31)]
+    assert figure.get_suptitle() == "mine" and figure.axes[-1].get_xlabel() == "optimizer steps"
+    assert figure._repr_png_().startswith(b"\x89PNG")
+
+
+def test_the_figure_of_several_runs_has_a_colour_for_each(make_run):
+    runs = [make_run("one/run"), make_run("other/run", RECORDS[:4], smoothing=0)]
+    figure = seq2seq.plot_curves(*runs)
+    found = plotted(figure)
+    assert found["chrF, validation"] == {str(runs[0]): [(60, 23), (100, 31)], str(runs[1]): [(60, 23)]}
+    of_run = [{line.get_color() for axes in figure.axes for line in axes.lines if line.get_label() == str(run)}
+              for run in runs]
+    assert [len(colours) for colours in of_run] == [1, 1] and of_run[0] != of_run[1]
+
+
+def test_a_run_without_log_lines_and_a_missing_matplotlib_are_named(make_run, monkeypatch):
+    with pytest.raises(CheckpointError, match="nothing has been logged yet"):
+        seq2seq.plot_curves(make_run("new", []))
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UserError, match="pip install matplotlib"):
+        seq2seq.plot_curves(make_run("mine"))

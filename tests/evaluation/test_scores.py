@@ -10,6 +10,7 @@ import sacrebleu
 from seq2seq.errors import CorpusError, UserError
 from seq2seq.evaluation.scores import (
     Score,
+    ScoresByTest,
     check_expected,
     corpus_scores,
     evaluate_tests,
@@ -310,3 +311,18 @@ def test_a_score_outside_the_expected_range_causes_a_warning():
 
 def test_a_nan_score_is_outside_every_range():
     assert len(check_expected({"test": {"bleu": Score(float("nan"), "s")}}, {"test": {"bleu": [0, 100]}})) == 1
+
+
+def test_notebooks_show_scores_and_comparisons_as_tables(tmp_path):
+    hypotheses, references = ["a dog runs fast"] * 7, [["a dog ran fast"] * 7]
+    scores = corpus_scores(hypotheses, references, "en", precision="int8")
+    table = scores._repr_html_()
+    for metric, score in scores.items():
+        assert all(f">{text}</td>" in table for text in (f"{score.value:.2f}", score.signature)), metric
+    assert ">int8<" in table
+    by_test = ScoresByTest({"a<b": scores})._repr_html_()
+    assert "<caption>a&lt;b</caption>" in by_test and by_test.endswith(table)
+    compared = compare(hypotheses, ["a cat"] * 7, references, "en", ["bleu"])
+    assert all(f">{text}" in compared._repr_html_() for text in (
+        f"{compared['bleu'].difference:+.2f}", "p = 0.0010, significant at 0.05", compared["bleu"].signature))
+    assert "not tested" in compare(hypotheses, hypotheses, references, "en", ["bleu"])._repr_html_()

@@ -31,6 +31,7 @@ from seq2seq.translation import translator as module
 from seq2seq.translation.generation import generate
 from seq2seq.translation.scoring import pair_scores
 from seq2seq.translation.translator import Translation, Translator
+from seq2seq.translation.word_confidence import Word
 from seq2seq.translation.worker_processes import TranslatorPool
 
 # The model is random: it says nothing, but says it reproducibly. (Its faults are the matter of test_safety_net.py.)
@@ -553,3 +554,15 @@ def test_a_translation_without_retries_is_checked_only(translator):
     unchecked = translator.translate(SOURCES, safety_net=False)
     assert [[one.text for one in found] for found in checked] == [[one.text for one in found] for found in unchecked]
     assert any(found[0].faults for found in checked) and not any(found[0].retried for found in checked)
+
+
+def test_a_translator_and_a_translation_describe_themselves(bundle):
+    described = repr(Translator.load(bundle, precision="fp32"))
+    parameters = sum(weight.numel() for weight in read_tensors(bundle / MODEL).values())
+    assert described == (f"<Translator de to en: transformer, 1 + 2 layers of width 12, {parameters:,} parameters; "
+                         "fp32 on cpu>")
+    found = Translation("a <b>", -0.5, -3.0, 1_234, faults=("repetition",), words=(Word("a", 0.25),), lost_terms=("x",))
+    shown = found._repr_html_()
+    for text in ("a &lt;b&gt;", "-0.500", "-3.000 (1,234 tokens)", "repetition", "a 0.25", "lost terms"):
+        assert text in shown
+    assert "retried" not in shown and "parts" not in shown
