@@ -88,7 +88,7 @@ def shell(tmp_path_factory):
         (place / "memory.tmx").write_text(TMX.format("".join(UNIT.format(*pair) for pair in pairs)))
         (place / "news.tmx").write_text(TMX.format("".join(UNIT.format(*pair) for pair in pairs[:20])))
         for folder in ("ui", "po"):
-            (place / folder).mkdir()
+            (place / folder).mkdir(exist_ok=True)
             (place / folder / "de.po").write_text(catalogue(dict(pairs).items()))
         for letter in ("letter.sw", "letter.de"):
             (place / letter).write_text("\n".join(text["test.zh"][:3]) + "\n")
