@@ -21,9 +21,9 @@ tokenizer: {taken_from: runs/mine}
 model: {type: language_model, d_model: 32, decoder_layers: 1, num_heads: 2, feed_forward: 64}
 training: {batch_tokens: 256, learning_rate: 1e-3, warmup_steps: 1, schedule: linear, max_steps: 2}
 """
-TMX = ('<tmx version="1.4"><header srclang="sw" datatype="plaintext" segtype="sentence" adminlang="en" o-tmf="x" '
+TMX = ('<tmx version="1.4"><header srclang="de" datatype="plaintext" segtype="sentence" adminlang="en" o-tmf="x" '
        'creationtool="x" creationtoolversion="1"/><body>{}</body></tmx>')
-UNIT = '<tu><tuv xml:lang="sw"><seg>{}</seg></tuv><tuv xml:lang="en"><seg>{}</seg></tuv></tu>'
+UNIT = '<tu><tuv xml:lang="de"><seg>{}</seg></tuv><tuv xml:lang="en"><seg>{}</seg></tuv></tu>'
 
 
 def code(page, language=""):
@@ -32,6 +32,11 @@ def code(page, language=""):
                         re.MULTILINE | re.DOTALL)
     return [text for name, text in blocks if name == language]
 
+
+def catalogue(pairs):
+    """Return a PO file with the pairs as messages."""
+    header = ("", r"Language: en\nX-Source-Language: de\nContent-Type: text/plain; charset=UTF-8\n")
+    return "\n".join(f'msgid "{source}"\nmsgstr "{target}"\n' for source, target in [header, *pairs])
 
 
 class Shell:
@@ -42,7 +47,7 @@ class Shell:
 
     def run(self, block):
         """Run the commands of seq2seq in a code block, trainings with few steps."""
-        lines = [line for line in block.replace("\\\n", " ").splitlines() if line.startswith("seq2seq ")]
+        lines = [line for line in block.replace("\\\n", "").splitlines() if line.startswith("seq2seq ")]
         for line in lines:
             command = line.partition("  #")[0].rstrip()
             if command.split()[1] in ("train", "adapt", "check"):
@@ -66,7 +71,7 @@ def shell(tmp_path_factory):
     text = {name: (base / "text" / name).read_text(encoding="utf-8").splitlines()
             for name in ("train.zh", "train.en", "valid.zh", "valid.en", "test.zh", "test.en")}
     files = {"train": ("train", 3000), "valid": ("valid", 50), "news": ("test", 20), "manuals": ("valid", 300),
-             "dev": ("test", 60)}
+             "dev": ("valid", 50)}
     models = base / "models"
 
     def directory(name, with_models=False):
@@ -81,10 +86,10 @@ def shell(tmp_path_factory):
         pairs = list(zip(text["valid.zh"], text["valid.en"], strict=True))[:300]
         (place / "news.tsv").write_text("".join(f"{one}\t{other}\n" for one, other in pairs[:200]))
         (place / "memory.tmx").write_text(TMX.format("".join(UNIT.format(*pair) for pair in pairs)))
-        (place / "ui").mkdir(exist_ok=True)
-        messages = zip(text["train.zh"], text["train.en"], strict=True)
-        (place / "ui/a.po").write_text('msgid ""\nmsgstr "Language: en\\n"\n\n' + "".join(
-            f'msgid "{one}"\nmsgstr "{other}"\n\n' for one, other in messages))
+        (place / "news.tmx").write_text(TMX.format("".join(UNIT.format(*pair) for pair in pairs[:20])))
+        for folder in ("ui", "po"):
+            (place / folder).mkdir(exist_ok=True)
+            (place / folder / "de.po").write_text(catalogue(dict(pairs).items()))
         for letter in ("letter.sw", "letter.de"):
             (place / letter).write_text("\n".join(text["test.zh"][:3]) + "\n")
         (place / "corpus.de.gz").write_bytes(gzip.compress("\n".join(text["test.zh"][:9]).encode()))
@@ -92,8 +97,9 @@ def shell(tmp_path_factory):
         (place / "starts.en").write_text("I\n\nWe\n")
         (place / "phrases.en").write_text("\nred\n\n")
         (place / "news.mt").write_text("\n".join(text["test.en"][:20]) + "\n")
-        (place / "mine.yaml").write_text(code("training.md", "yaml")[0])
-        (place / "recipe.yaml").write_text(code("training.md", "yaml")[0])
+        recipe = code("training.md", "yaml")[0]
+        for file in ("mine.yaml", "recipe.yaml"):                               # the other pages translate from German
+            (place / file).write_text(recipe if name.startswith("training") else recipe.replace("sw", "de"))
         return Shell(place, programs)
 
     trained = directory("models")
