@@ -5,8 +5,7 @@
 
 The page itself says what to run. In a `console` block, a line that begins with `$ ` is a command; the lines below it
 are replaced by its output. A comment such as `<!-- lines 3…2 -->` above a block keeps the first 3 and the last 2 lines
-of each output of the block. A block with a title is a file: a `diff` block changes its lines, any other block is its
-text. `seq2seq serve` runs until the end of the page. The pictures need the extra `dev`, Chromium and chromedriver.
+of each output of the block. A block with a title is the text of a file. `seq2seq serve` runs until the end of the page. The pictures need the extra `dev`, Chromium and chromedriver.
 
 WORK stands for the reader's clone: the commands run in WORK/tutorial. Outputs are kept in WORK/outputs, and a command
 whose output is there is not run again, so that a new sentence in the page costs no training.
@@ -75,20 +74,9 @@ class Reader:
             shown = (shorten(self.run(command), kept) for command in commands)
             written = "".join(f"$ {command}\n{output}" for command, output in zip(commands, shown, strict=True))
             return found[0].replace(body, written)
-        if title and language == "diff":
-            self._change(self.place / title, body)
-        elif title:
+        if title:
             (self.place / title).write_text(body, encoding="utf-8")
         return found[0]
-
-    def _change(self, path: Path, diff: str) -> None:
-        """Replace each line of a file that begins with - in the diff by the line below it, which begins with +."""
-        text = path.read_text(encoding="utf-8")
-        for old, new in re.findall(r"^-(.*\n)\+(.*\n)", diff, flags=re.MULTILINE):
-            if old not in text and new not in text:
-                raise SystemExit(f"{path} has no line {old!r}")
-            text = text.replace(old, new)
-        path.write_text(text, encoding="utf-8")
 
     def _draw(self) -> None:
         """Write the pictures of the page."""
