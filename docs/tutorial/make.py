@@ -5,7 +5,8 @@
 
 The page itself says what to run. In a `console` block, a line that begins with `$ ` is a command; the lines below it
 are replaced by its output. A comment such as `<!-- lines 3…2 -->` above a block keeps the first 3 and the last 2 lines
-of each output of the block. A block with a title is the text of a file. `seq2seq serve` runs until the end of the page. The pictures need the extra `dev`, Chromium and chromedriver.
+of each output of the block. A block with a title is the text of a file. `seq2seq serve` runs until the end of the page.
+The pictures need the extra `dev`, Chromium and chromedriver.
 
 WORK stands for the reader's clone: the commands run in WORK/tutorial. Outputs are kept in WORK/outputs, and a command
 whose output is there is not run again, so that a new sentence in the page costs no training.
