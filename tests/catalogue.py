@@ -54,7 +54,9 @@ class Catalogue:
             expected[name] = message
             self.path.write_text("\n".join(f"== {case}\n{expected[case]}\n" for case in self.cases if case in expected),
                                  encoding="utf-8")
-        assert message == expected.get(name)
+        if message != expected.get(name):
+            pytest.fail(f"{self.path.name}, case {name}: the message is now\n{message}\n\nand was\n"
+                        f"{expected.get(name)}\n\nIf that is right: UPDATE_MESSAGES=1 python -m pytest tests/messages, then read git diff.")
 
     def tests(self, slow: Collection[str] = ()) -> tuple[Callable[..., None], Callable[[], None]]:
         """Return the two tests of a catalogue module. slow: names of the cases that only `make test-all` runs."""

@@ -1,5 +1,7 @@
 """Files are read in the format that their name or root element tells, or refused, never read as lines by mistake."""
 
+from pathlib import Path
+
 import pytest
 
 from seq2seq.cli.translate import input_format, require_lines
@@ -104,3 +106,10 @@ def test_compressed_documents_are_refused(tmp_path):
 
 def test_every_suffix_names_a_format():
     assert {*SUFFIXES.values()} == {*FORMATS} - {"text", "android"}
+
+
+def test_the_documentation_has_a_row_for_every_format_and_suffix():
+    rows = (Path(__file__).parents[2] / "docs/documents.md").read_text(encoding="utf-8").splitlines()
+    named = " ".join(row for row in rows if row.startswith("| `"))
+    assert [name for name in FORMATS if f"`{name}`" not in named] == []
+    assert [suffix for suffix in SUFFIXES if suffix not in named] == []
