@@ -56,7 +56,8 @@ class Catalogue:
                                  encoding="utf-8")
         if message != expected.get(name):
             pytest.fail(f"{self.path.name}, case {name}: the message is now\n{message}\n\nand was\n"
-                        f"{expected.get(name)}\n\nIf that is right: UPDATE_MESSAGES=1 python -m pytest tests/messages, then read git diff.")
+                        f"{expected.get(name)}\n\nIf that is right, run UPDATE_MESSAGES=1 python -m pytest "
+                        "tests/messages, and read git diff.")
 
     def tests(self, slow: Collection[str] = ()) -> tuple[Callable[..., None], Callable[[], None]]:
         """Return the two tests of a catalogue module. slow: names of the cases that only `make test-all` runs."""
