@@ -105,8 +105,13 @@ class Glossary:
                     raise UserError(f"{place}: {len(cells)} columns; expected term, translation and an optional note.")
                 if not words(cells[0]):
                     raise UserError(f"{place}: the term '{cells[0]}' has no letter or digit.")
+                if len(cells) == 1 and not comma and "  " in cells[0]:
+                    raise UserError(f"{place}: '{cells[0]}' has spaces but no tab. Separate term and translation by a tab.")
                 separators &= set(cells[0]) if len(cells) == 1 else set()
                 source, target, note = [*cells, "", ""][:3]
+                if target.lower() in KEEP - {"keep"} and not note:
+                    raise UserError(f"{place}: '{target}' is in the column of the translation. Write it in the third "
+                                    "column, and leave the second one empty.")
                 keep = not target or note.lower() in KEEP
                 translations.setdefault(source, {})[source if keep else target] = None
         except csv.Error as error:
