@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import socket
 import time
@@ -59,7 +60,15 @@ from seq2seq.files import (
     sha256_of,
 )
 from seq2seq.signals import StopRequest, stopping_by_signal
-from seq2seq.translation.text_io import Input, Line, LineWarnings, UnseenCharacters, file_or_standard, reading
+from seq2seq.translation.text_io import (
+    MAX_WARNINGS,
+    Input,
+    Line,
+    LineWarnings,
+    UnseenCharacters,
+    file_or_standard,
+    reading,
+)
 from seq2seq.translation.unfinished_output import UnfinishedOutput, how_to_resume, resumable
 
 if TYPE_CHECKING:
@@ -491,7 +500,9 @@ class _Warnings:
         self.codes, self.places = codes, places
         self.language = LineWarnings(name, "lines begin with the token of another language")
         self.long = LineWarnings(name, "lines were translated in parts, too")
-        self.faulty = LineWarnings(name, "translations have faults; --format jsonl names them")
+        # Of lines, --format jsonl names all; a document has no other list of what to review.
+        self.faulty = LineWarnings(name, "translations have faults; --format jsonl names them",
+                                   MAX_WARNINGS if places is None else math.inf)
         self.terms = LineWarnings(name, "translations lack a term of the glossary")
         self.misplaced = LineWarnings(name, "translations have a term or required phrase out of place")
         self.unseen = UnseenCharacters(name)

@@ -106,7 +106,8 @@ class Glossary:
                 if not words(cells[0]):
                     raise UserError(f"{place}: the term '{cells[0]}' has no letter or digit.")
                 if len(cells) == 1 and not comma and "  " in cells[0]:
-                    raise UserError(f"{place}: '{cells[0]}' has spaces but no tab. Separate term and translation by a tab.")
+                    raise UserError(f"{place}: '{cells[0]}' has spaces but no tab. Separate term and translation by a "
+                                    "tab.")
                 separators &= set(cells[0]) if len(cells) == 1 else set()
                 source, target, note = [*cells, "", ""][:3]
                 if target.lower() in KEEP - {"keep"} and not note:

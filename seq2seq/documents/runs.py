@@ -52,14 +52,19 @@ class RunDocument:
         """See `block.Document.render`."""
         pairs = iter(zip(self.blocks, translations, strict=True))
         parts = []
+        is_translated = any(new != old for new, old in zip(translations, self.blocks, strict=True))
         for piece in self._pieces:
             if isinstance(piece, str):
-                parts.append(piece)
+                parts.append(self._in_language(piece, target_language) if is_translated else piece)
                 continue
             original, translation = next(pairs)
             parts.append("".join(token.raw for token in piece) if translation == original
                          else self._serialize(translation, piece))
         return "".join(parts).encode(self._encoding, "xmlcharrefreplace")
+
+    def _in_language(self, markup: str, language: str) -> str:
+        """Return markup outside of the runs of a translated document. language: target language."""
+        return markup
 
     def _serialize(self, block: Block, run: Sequence[Token]) -> str:
         """Return the source of a translated block. run: tokens of the original block."""

@@ -55,22 +55,22 @@ class Line:
 class LineWarnings:
     """Warnings of one kind about lines of a text. The first ones are printed, the others are only counted."""
 
-    def __init__(self, name: str, summary: str) -> None:
+    def __init__(self, name: str, summary: str, limit: float = MAX_WARNINGS) -> None:
         """name: name of the text in messages. summary: end of the message "N more …", where N is the number of lines
-        that were only counted."""
-        self.name, self.summary, self.count = name, summary, 0
+        that were only counted. limit: maximum number of warnings that are printed."""
+        self.name, self.summary, self.limit, self.count = name, summary, limit, 0
 
     def warn(self, place: str, message: str) -> None:
         """Print a warning about a line, or only count the line. place: place in the text, such as `line 12`."""
         self.count += 1
-        if self.count <= MAX_WARNINGS:
+        if self.count <= self.limit:
             separator = ":" if place.startswith("line ") else ": "
             console.warn(f"{self.name}{separator}{place.removeprefix('line ')}: {message}")
 
     def finish(self) -> None:
         """Print the number of lines that were only counted, if any."""
-        if self.count > MAX_WARNINGS:
-            console.warn(f"{self.name}: {self.count - MAX_WARNINGS:,} more {self.summary}")
+        if self.count > self.limit:
+            console.warn(f"{self.name}: {self.count - self.limit:,} more {self.summary}")
 
 
 class UnseenCharacters:

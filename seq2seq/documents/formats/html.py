@@ -1,9 +1,10 @@
 """HTML: blocks of text with inline tags, found by a scanner.
 
 Everything but text comes back byte for byte: tags with their attributes, comments, and the contents of elements that
-are not translated (code, scripts, `translate="no"`). A run is the text, with its inline tags, between two tags of block
-elements. Each run is translated as a whole, so that inline tags do not divide its sentences. An element with
-`translate="yes"` is translated even if an element around it has `translate="no"`, as in HTML 5 and W3C ITS 2.0.
+are not translated (code, scripts, `translate="no"`). Only `lang` of the root element becomes the target language. A run
+is the text, with its inline tags, between two tags of block elements. Each run is translated as a whole, so that inline
+tags do not divide its sentences. An element with `translate="yes"` is translated even if an element around it has
+`translate="no"`, as in HTML 5 and W3C ITS 2.0.
 
 The scanner takes linear time for any input. `html.parser` takes 6 seconds for 30 kB of `<a <a <a` on Python 3.11.
 """
@@ -37,6 +38,8 @@ _ELEMENTS = {
 _BLOCK, _INLINE_OPAQUE, _OPAQUE = (frozenset(names.split()) for names in _ELEMENTS.values())
 _BLOCK |= _OPAQUE
 _CHARSET = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?([A-Za-z0-9._-]+)", re.IGNORECASE)
+_ROOT = re.compile(r"<html\s[^<>]*+>", re.IGNORECASE)
+_LANGUAGE = re.compile(r"((?<![\w-])lang\s*+=\s*+[\"']?)[a-z]{2,3}(?:-[a-z\d]+)*+(?=[\s\"'>])", re.IGNORECASE)
 _TRANSLATED = re.compile(r"\btranslate\s*=\s*[\"']?yes\b", re.IGNORECASE)
 _ADDRESS = re.compile(r"\s*(?:https?://|www\.|[@#])\S+\s*")
 _RAW_TEXT = frozenset({"script", "style", "textarea"})
@@ -53,6 +56,9 @@ class HtmlDocument(RunDocument):
         tokens = _with_opaque_joined(list(_tokens(text.removeprefix(mark))))
         make = partial(Block, syntax=("template",), markup_in_text=False)
         super().__init__([Token("other", mark), *tokens], encoding, make)
+
+    def _in_language(self, markup: str, language: str) -> str:
+        return _ROOT.sub(lambda tag: _LANGUAGE.sub(rf"\g<1>{language}", tag[0]), markup, count=1)
 
     def _serialize(self, block: Block, run: Sequence[Token]) -> str:
         return block.serialize(lambda text: html.escape(text, quote=False))

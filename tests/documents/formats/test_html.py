@@ -4,6 +4,7 @@ import html.parser
 import random
 import re
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -252,3 +253,16 @@ def test_template_code_is_kept_and_separates_texts_that_it_chooses_from(source, 
 ])
 def test_what_only_begins_like_template_code_hides_no_text(source, expected):
     assert expected in translated(source)
+
+
+@pytest.mark.parametrize("root, expected", [
+    ('<html lang="de">', '<html lang="fr">'), ("<HTML dir=ltr LANG='de-DE' >", "<HTML dir=ltr LANG='fr' >"),
+    ('<html xml:lang="de" lang="de" data-lang="de">', '<html xml:lang="fr" lang="fr" data-lang="de">'),
+    ("<html lang=de>", "<html lang=fr>"), ('<html lang="{{ code }}">', '<html lang="{{ code }}">'),
+    ("<html>", "<html>")])
+def test_the_root_element_of_a_translated_page_has_the_target_language(root, expected):
+    page = f'<!DOCTYPE html>\n{root}<body lang="de"><p>Ein Hund.</p><p hreflang="de">7</p></body></html>'
+    document = HtmlDocument(page.encode())
+    assert document.render(document.blocks, "fr").decode() == page
+    blocks = [replace(block, text="Un chien.") for block in document.blocks]
+    assert document.render(blocks, "fr").decode() == page.replace(root, expected).replace("Ein Hund.", "Un chien.")
