@@ -96,7 +96,8 @@ for name in ("a.pdf", "a.html.gz"):
 # Glossaries
 
 for name, text in {"empty": "", "four columns": "a\tb\tc\td", "term without letters": "x\ty\n...\tz",
-                   "semicolons": "a;b\nc;d", "spaces": "x\ty\nPaket   parcel", "note in column 2": "x\tdo not translate"}.items():
+                   "semicolons": "a;b\nc;d", "spaces": "x\ty\nPaket   parcel",
+                   "note in column 2": "x\tdo not translate"}.items():
     catalogue.add(f"glossary {name}", lambda folder, text=text: Glossary.parse(text, "terms.tsv", "en", "de"))
 
 
