@@ -495,8 +495,8 @@ def _recipe_text(draft: _Draft, settings: Settings) -> str:
     after_cleaning = " after cleaning" if kept != pairs["train"] else ""
     tests = ", ".join(f"{one}: {files[one]}" for one in pairs if one not in ("train", "valid"))
     seed = f",\n# split with seed {draft.seed}" if draft.split else ""
-    about_sets = ("Replace a set by your own if you have one." if len(draft.split) == 2 else
-                  f"`{draft.split[0]}` was split off." if draft.split else "")
+    about_sets = (" Replace a set by your own if you have one." if len(draft.split) == 2 else
+                  f" `{draft.split[0]}` was split off." if draft.split else "")
     sections = "".join(f"  {section}:\n{''.join(lines)}" for section, lines in (
         ("cleaning", settings.cleaning), ("augmentation", settings.augmentation)) if lines)
     return f"""\
@@ -507,7 +507,7 @@ languages: {{source: {source}, target: {target}}}
 data:
   # The keys license and url of a corpus appear in the model card, such as {{…, license: CC-BY-4.0, url: https://…}}.
   train: [{files["train"]}]  # {pairs["train"]:,} pairs
-  # No sentence of these sets occurs in the training text. {about_sets}
+  # No sentence of these sets occurs in the training text.{about_sets}
   valid: {files["valid"]}  # {pairs["valid"]:,} pairs
   test: {{{tests}}}  # {", ".join(f"{count:,}" for one, count in pairs.items() if one not in ("train", "valid"))} pairs
 {sections}\
