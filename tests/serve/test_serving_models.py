@@ -212,7 +212,8 @@ def test_metrics_and_log_tell_which_model_is_served_and_whether_it_could_be_load
     with running(application(service, Limits(), Settings(), reload_seconds=0.05)) as url:
         served = f'seq2seq_model_info{{model="{path}",sha256="{weights_checksum(path)[:12]}"}} 1'
         assert {served, 'seq2seq_reloads_total{result="succeeded"} 0'} <= set(lines(url))
-        (save(seed=3) / MODEL).write_bytes(b"damaged")
+        (path / MODEL).write_bytes(b"damaged")
+        os.replace(save("other", seed=3) / METADATA, path / METADATA)           # only now are the files read
         wait_until(lambda: 'seq2seq_reloads_total{result="failed"} 1' in lines(url))
         assert served in lines(url)
         save(seed=3)
