@@ -93,6 +93,7 @@ def serve(
     if missing := [name for name, module in PACKAGES.items() if find_spec(module) is None]:
         raise UserError(f"seq2seq serve needs packages that are not installed: {', '.join(missing)}. Install the "
                         "extra: pip install 'seq2seq-mt[serve]'")
+    from seq2seq.data.language_identification import is_installed
     from seq2seq.serve import server
     from seq2seq.serve.api import Settings
     from seq2seq.serve.deepl_glossaries import GlossaryStore
@@ -106,16 +107,21 @@ def serve(
     with server.listen(host, port) as listening:
         machine = MachineOptions(device, precision.value, threads, beam_size, safety_net)
         loaded = Models.load(models, machine, named_files(glossary or []))
+        as_json = log_format is TextOrJson.json
+        server.log_to_standard_error(as_json)
+        say, warn = (server.logger.info, server.logger.warning) if as_json else (console.print_message, console.warn)
         *lines, last = loaded.describe()
         for line in (*lines, f"{last}{precision_hint(precision, loaded.precisions)}"):
-            console.print_message(line)
-        server.log_to_standard_error(log_format is TextOrJson.json)
+            say(line)
         app = server.application(
             Service(loaded, batch_tokens, max_waiting, seconds_per_request, limits.charge), limits, settings)
         address, listening_port = listening.getsockname()[:2]
         shown = f"[{address}]" if ":" in address else address
-        console.print_message(f"listening on http://{shown}:{listening_port}, where /docs describes the interface")
+        say(f"listening on http://{shown}:{listening_port}, where /docs describes the interface")
         if host not in LOCAL_ADDRESSES and not (require_key or requests_per_minute):
-            console.warn("every machine that reaches this address can use the server without limits. Consider "
-                         "--api-keys with --require-key, or --requests-per-minute.")
+            warn("every machine that reaches this address can use the server without limits. Consider "
+                 "--api-keys with --require-key, or --requests-per-minute.")
+        if not is_installed():
+            warn("the extra `language` is not installed, so the server identifies languages by script alone. Requests "
+                 "with source=auto are refused if their text can be in several languages of the models.")
         server.serve(app, listening, proxies)

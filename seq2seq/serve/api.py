@@ -20,6 +20,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from seq2seq.data.language_identification import is_installed
 from seq2seq.documents.glossary import Glossary
 from seq2seq.errors import UserError
 from seq2seq.languages import language_name
@@ -228,10 +229,12 @@ class Api:
         """Answer GET /frontend/settings."""
         directions = self.service.directions
         target = next(code for code in directions.languages if any(code == pair[1] for pair in directions.direct))
+        source = next(code for code, other in directions.direct if other == target)
         return JSONResponse({
             "apiKeys": bool(self.limits.keys), "charLimit": self.settings.character_limit or -1,
             "filesTranslation": True, "frontendTimeout": 500, "keyRequired": self.limits.key_required,
-            "language": {"source": {"code": AUTO, "name": "Auto Detect"},
+            "language": {"source": {"code": AUTO, "name": "Auto Detect"} if is_installed() else
+                                   {"code": source, "name": language_name(source)},
                          "target": {"code": target, "name": language_name(target)}},
             "suggestions": self.settings.suggestions is not None, "supportedFilesFormat": list(SUFFIXES),
         })
@@ -244,7 +247,8 @@ class Api:
 
     async def metrics(self, request: Request) -> Response:
         """Answer GET /metrics."""
-        return PlainTextResponse(self.service.metrics.text(self.service.scheduler.waiting),
+        return PlainTextResponse(self.service.metrics.text(self.service.scheduler.waiting,
+                                                           self.service.models.checksums),
                                  media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def identify(self, request: Request, parameters: Mapping[str, Any]) -> str:

@@ -232,7 +232,8 @@ class GlossaryStore:
 
     def _require_directory(self) -> Path:
         if self._directory is None:
-            raise ApiError(403, "This server does not store glossaries")
+            raise ApiError(403, "This server does not store glossaries. Its operator can start it with "
+                                "--glossary-directory")
         return self._directory
 
     def _require_room(self, before: ClientGlossary | None, new: ClientGlossary) -> None:

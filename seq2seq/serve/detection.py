@@ -9,6 +9,7 @@ from typing import Any
 
 from seq2seq.data.language_identification import is_installed, lingua_languages
 from seq2seq.languages import is_traditional_chinese, main_language, script_shares
+from seq2seq.serve.errors import invalid
 
 MAX_CHARACTERS = 2_000
 """Only the first characters of a text, up to this number, are examined. More characters would not change the result."""
@@ -43,6 +44,20 @@ class Detector:
             import lingua
 
             self._lingua = lingua.LanguageDetectorBuilder.from_languages(*self._codes).build()
+
+    def decide(self, text: str) -> list[Detected]:
+        """Return the result of `detect`.
+
+        Raises:
+            ApiError: the text's script is that of several languages, and there is nothing else to decide by.
+        """
+        found = self.detect(text)
+        if self._lingua is None and len(found) > 1:
+            candidates = ", ".join(one.language for one in found)
+            reason = ("the package lingua does not know them" if is_installed() else
+                      "this server identifies languages by script alone. Its operator can install the extra `language`")
+            raise invalid(f"the text can be in several languages ({candidates}). Name its language, because {reason}")
+        return found
 
     def detect(self, text: str) -> list[Detected]:
         """Return the candidates for the language of a text, the most probable first. There is at least one."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Mapping
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 """Upper bounds of the histogram buckets for durations, in seconds."""
 SENTENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Upper bounds of the histogram buckets for batch sizes, in sentences."""
+CHECKSUM_DIGITS = 12
+"""Number of digits of a model's checksum that are shown."""
 
 
 class Histogram:
@@ -43,7 +46,8 @@ class Metrics:
         self._faults: Counter[str] = Counter()
         self._seconds: dict[str, Histogram] = {}
         self._batch_seconds, self._batch_sentences = Histogram(SECONDS), Histogram(SENTENCES)
-        self._counters = Counter(texts=0, characters=0, sentences=0, reloads=0)
+        self._counters = Counter(texts=0, characters=0, sentences=0)
+        self._reloads = Counter(succeeded=0, failed=0)
 
     def count_request(self, endpoint: str, status: int, seconds: float) -> None:
         """Count an answered request. endpoint: path of a route, or `other`; never a path from a client."""
@@ -61,10 +65,10 @@ class Metrics:
         with self._lock:
             self._faults.update(faults)
 
-    def count_reload(self) -> None:
-        """Count a message about a reload: a model was replaced, or a model or the glossaries could not be loaded."""
+    def count_reload(self, succeeded: bool) -> None:
+        """Count a reload: a model was replaced, or a model or the glossaries could not be loaded."""
         with self._lock:
-            self._counters["reloads"] += 1
+            self._reloads["succeeded" if succeeded else "failed"] += 1
 
     def count_batch(self, sentences: int, seconds: float) -> None:
         """Count a batch that the model thread has translated."""
@@ -73,8 +77,11 @@ class Metrics:
             self._batch_sentences.add(sentences)
             self._batch_seconds.add(seconds)
 
-    def text(self, waiting: int) -> str:
-        """Return all metrics as text for Prometheus. waiting: number of sentences in the queue."""
+    def text(self, waiting: int, checksums: Mapping[str, str]) -> str:
+        """Return all metrics as text for Prometheus.
+
+        waiting: number of sentences in the queue. checksums: checksum of each model, by its path.
+        """
         with self._lock:
             lines = _header("requests_total", "counter", "Answered requests by endpoint and status.")
             lines += [f'seq2seq_requests_total{{endpoint="{endpoint}",status="{status}"}} {count}'
@@ -89,15 +96,24 @@ class Metrics:
             lines += _header("faults_total", "counter", "Sentences whose translations have a fault, by fault.")
             lines += [f'seq2seq_faults_total{{fault="{fault}"}} {count}' for fault, count in sorted(
                 self._faults.items())]
+            lines += _header("reloads_total", "counter", "Reloads of models and glossaries, by result.")
+            lines += [f'seq2seq_reloads_total{{result="{result}"}} {count}' for result, count in self._reloads.items()]
             for name, count in sorted(self._counters.items()):
                 lines += [*_header(f"{name}_total", "counter", _HELP[name]), f"seq2seq_{name}_total {count}"]
+        lines += _header("model_info", "gauge", "Models that are served, with the sha256 of their weights.")
+        lines += [f'seq2seq_model_info{{model="{_escaped(model)}",sha256="{checksum[:CHECKSUM_DIGITS]}"}} 1'
+                  for model, checksum in checksums.items()]
         lines += [*_header("waiting_sentences", "gauge", "Sentences in the queue."),
                   f"seq2seq_waiting_sentences {waiting}"]
         return "\n".join(lines) + "\n"
 
 
 _HELP = {"texts": "Translated texts.", "characters": "Characters of translated texts.",
-         "sentences": "Sentences translated by a model.", "reloads": "Reloads, including failed ones."}
+         "sentences": "Sentences translated by a model."}
+
+
+def _escaped(label: str) -> str:
+    return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 def _header(name: str, kind: str, help: str) -> list[str]:

@@ -21,7 +21,7 @@ from seq2seq.search.options import Pause
 from seq2seq.serve.directions import Directions
 from seq2seq.serve.errors import SlowdownError
 from seq2seq.serve.scheduler import Again, estimate_tokens
-from seq2seq.storage.checkpoints import resolve_model_path
+from seq2seq.storage.checkpoints import resolve_model_path, weights_checksum
 from seq2seq.storage.directories import METADATA
 from seq2seq.tokenizers.source import as_source
 from seq2seq.translation.translator import Translator
@@ -78,10 +78,11 @@ class MachineOptions:
 @dataclass
 class _Loaded:
     """Model that is served. fingerprint: result of `_fingerprint` before loading, or at the last failed reload.
-    translators: translator of each direction of the model; all share the same weights."""
+    checksum: sha256 of its weights. translators: translator of each direction of the model; all share the weights."""
 
     path: Path
     fingerprint: Fingerprint | None
+    checksum: str
     translators: dict[tuple[str, str], Translator]
     aligner: AlignmentSettings
     terms_inline: bool
@@ -118,6 +119,11 @@ class Models:
         """Return a line for each direction of each model: the direction, path, precision and device."""
         return [f"{source} to {target}: {one.path}, {translator.precision} on {translator.device}"
                 for one in self._loaded for (source, target), translator in one.translators.items()]
+
+    @property
+    def checksums(self) -> dict[str, str]:
+        """Checksum (sha256) of the weights of each model, by the path of the model."""
+        return {str(one.path): one.checksum for one in self._loaded}
 
     @property
     def precisions(self) -> set[str]:
@@ -179,17 +185,18 @@ class Models:
         model = self._by_direction.get((path[0], path[1]))
         return 0 if model is None else model.translators[path[0], path[1]].context
 
-    def reload(self, changed_only: bool = True) -> list[str]:
+    def reload(self, changed_only: bool = True) -> dict[str, bool]:
         """Reload the models whose files have changed. If a model cannot be reloaded, the old one stays in use.
 
-        changed_only: if False, reload all models, and read the glossaries again. Returns messages for the log.
+        changed_only: if False, reload all models, and read the glossaries again. Returns messages for the log, each
+        with False if something could not be loaded.
         """
-        messages, models = [], list(self._loaded)
+        messages, models = dict[str, bool](), list(self._loaded)
         if not changed_only:
             try:
                 self.glossaries = self._read_glossaries(models)
             except UserError as error:
-                messages.append(f"the old glossaries stay in use: {error}")
+                messages[f"the old glossaries stay in use: {error}"] = False
         for index, old in enumerate(models):
             fingerprint = _fingerprint(old.path)
             if changed_only and fingerprint in (old.fingerprint, None):
@@ -201,14 +208,14 @@ class Models:
             except Exception as error:
                 # With this fingerprint, the next check does not try the same files again.
                 old.fingerprint = fingerprint or old.fingerprint
-                messages.append(f"{old.path} cannot be loaded, the old model stays in use: {error}")
+                messages[f"{old.path} cannot be loaded, the old model stays in use: {error}"] = False
                 continue
             models = changed
-            messages.append(f"{old.path} was loaded again")
+            messages[f"{old.path} was loaded again"] = True
         return messages
 
     def _load(self, path: Path) -> _Loaded:
-        fingerprint = _fingerprint(path)
+        fingerprint, checksum = _fingerprint(path), weights_checksum(resolve_model_path(path))
         translator = Translator.load(path, self.machine.device, self.machine.precision, self.machine.threads)
         if not (translator.task.has_source and translator.task.target_is_text):
             raise UserError(f"{path} is not a translation model, so it cannot be served.")
@@ -224,7 +231,8 @@ class Models:
         by_direction = [translator.towards(each) for each in recipe.directions] if several else [translator]
         translators = {(canonical(source), canonical(target)): each
                        for each in by_direction for source, target in [each.languages.pair]}
-        return _Loaded(path, fingerprint, translators, measured_aligner(path), recipe.data.augmentation.terms > 0)
+        return _Loaded(path, fingerprint, checksum, translators, measured_aligner(path),
+                       recipe.data.augmentation.terms > 0)
 
     def _read_glossaries(self, models: Sequence[_Loaded]) -> dict[tuple[str, str, str], Glossary]:
         return {(name, *direction): Glossary.read(path, *direction)

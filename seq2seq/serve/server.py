@@ -80,9 +80,10 @@ async def _keep_models_current(service: Service, reload: asyncio.Event, seconds:
         asked = reload.is_set()
         reload.clear()
         # Always in the same idle thread of asyncio's executor: the C library keeps the freed memory of each thread.
-        for message in await asyncio.to_thread(service.models.reload, changed_only=not asked):
-            logger.info("%s", message)
-            service.metrics.count_reload()
+        reloaded = await asyncio.to_thread(service.models.reload, changed_only=not asked)
+        for message, succeeded in reloaded.items():
+            logger.log(logging.INFO if succeeded else logging.ERROR, "%s", message)
+            service.metrics.count_reload(succeeded)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -188,6 +189,7 @@ def serve(app: ASGIApp, listening: socket.socket, trusted_proxies: Sequence[str]
     try:
         create_server(app, trusted_proxies).run(sockets=[listening])
     finally:
+        logger.info("the server has stopped")
         signal.signal(signal.SIGTERM, previous)
 
 
@@ -222,6 +224,7 @@ def log_to_standard_error(as_json: bool = False) -> None:
     # uvicorn's warnings are about malformed requests, as are those of python_multipart. This server logs them itself.
     logging.getLogger("uvicorn").setLevel(logging.ERROR)
     logging.getLogger("python_multipart").setLevel(logging.ERROR)
-    for name in ("seq2seq.serve", "uvicorn", "asyncio"):
+    logging.captureWarnings(True)
+    for name in ("seq2seq.serve", "uvicorn", "asyncio", "py.warnings"):
         logging.getLogger(name).addHandler(handler)
         logging.getLogger(name).propagate = False

@@ -89,7 +89,8 @@ class Service:
         return self.models.directions
 
     async def detect(self, text: str) -> list[Detected]:
-        """Return the candidates for the language of a text, the most probable first."""
+        """Return the candidates for the language of a text, the most probable first. Raises ApiError: see
+        `Detector.decide`."""
         return await in_thread(lambda: self._detect(text), large=False)
 
     def _detect(self, text: str) -> list[Detected]:
@@ -97,7 +98,7 @@ class Service:
         ordered = sorted(languages, key=lambda code: (code != "en", code not in self.directions.sources))
         if self._detector is None or self._detector.languages != ordered:
             self._detector = Detector(ordered)
-        return self._detector.detect(text)
+        return self._detector.decide(text)
 
     def _named(self, document: Document) -> Detected | None:
         """Return the language that a document names for its texts; None if it names none, several, or one that is not

@@ -12,6 +12,7 @@ from random_models import recipe_text, save_random_model, trained_tokenizers
 
 from seq2seq.cli import main
 from seq2seq.cli import serve as command
+from seq2seq.serve import detection
 from seq2seq.serve.api import Settings
 from seq2seq.serve.app import create_app
 from seq2seq.serve.directions import Directions
@@ -143,6 +144,13 @@ def computation_beyond_the_limit(folder):
     limits = Limits(seconds_per_minute=3)
     limits.charge("address a", 5)
     limits.require_time("address a")
+
+
+@catalogue
+def language_that_the_script_leaves_open(folder):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(detection, "is_installed", lambda: False)
+        return answered("/detect", json.dumps({"q": "Hund"}).encode())
 
 
 @catalogue

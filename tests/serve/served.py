@@ -29,6 +29,10 @@ class EchoModels:
         self.gate = threading.Event()
         self.gate.set()
 
+    @property
+    def checksums(self):
+        return {'models/"echo"': 64 * "a"}
+
     def context(self, path):
         return 0
 
@@ -54,7 +58,7 @@ class EchoModels:
         return Translation(text, -1.0, -1.0, 3, words=words)
 
     def reload(self, changed_only=True):
-        return []
+        return {}
 
 
 @contextmanager

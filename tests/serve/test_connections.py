@@ -151,7 +151,7 @@ def test_a_client_that_does_not_read_its_answer_is_dropped(patient):
             connection.connect(("127.0.0.1", int(url.rpartition(":")[2])))
             connection.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
             began = time.monotonic()
-            wait_until(lambda: 'endpoint="/translate",status="200"' in service.metrics.text(0))
+            wait_until(lambda: 'endpoint="/translate",status="200"' in service.metrics.text(0, {}))
             assert time.monotonic() - began > 0.2
             connection.settimeout(20)
             assert 1_000 < len(rest(connection)) < len(body) - 1_000

@@ -26,7 +26,7 @@ def metrics_of_a_server():
     metrics = Metrics()
     metrics.count_request("/translate", 200, 0.1)
     metrics.count_faults({"loop": 1})
-    text = metrics.text(waiting=3)
+    text = metrics.text(3, {"models/de_en": 64 * "a"})
     kinds = dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE))
     labels = {name: set() for name in kinds}
     for name, found in re.findall(r"^(\w+)\{(.*)\} ", text, re.MULTILINE):
@@ -80,3 +80,6 @@ def test_the_proxy_passes_what_the_server_accepts():
     assert int(re.search(r"client_max_body_size (\d+)m", text)[1]) * 2**20 == defaults["max_request_bytes"]
     assert int(re.search(r"proxy_read_timeout (\d+)s", text)[1]) > defaults["seconds_per_request"]
     assert "X-Forwarded-For $remote_addr" in text and "location /mt/" in text and "X-Forwarded-Prefix /mt;" in text
+    log_format = re.search(r"log_format seq2seq ([^;]*);", text)[1]
+    assert "access_log /var/log/nginx/seq2seq.log seq2seq;" in text
+    assert not re.search(r"\$(request|request_uri|args|query_string|http_referer)\b", log_format), "texts and keys"

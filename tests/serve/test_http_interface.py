@@ -167,7 +167,8 @@ def test_settings_health_and_metrics(echo):
     lines = requests.get(f"{echo}/metrics", timeout=20).text.splitlines()
     assert any(line.startswith('seq2seq_requests_total{endpoint="/health",status="200"} ') for line in lines)
     assert any(line.startswith('seq2seq_requests_total{endpoint="other",status="404"} ') for line in lines)
-    assert all(re.fullmatch(r'# (HELP|TYPE) \w+ .+|\w+(\{[\w=",/+.]+\})? [\d.e+-]+', line) for line in lines)
+    assert r'seq2seq_model_info{model="models/\"echo\"",sha256="aaaaaaaaaaaa"} 1' in lines
+    assert all(re.fullmatch(r'# (HELP|TYPE) \w+ .+|\w+(\{[\w=",/+.\\]+\})? [\d.e+-]+', line) for line in lines)
 
 
 def test_the_specification_names_all_endpoints_and_the_page_loads_nothing_from_elsewhere(echo):

@@ -1,5 +1,6 @@
 """The command `seq2seq serve`: options, errors, signals."""
 
+import json
 import os
 import re
 import signal
@@ -106,6 +107,19 @@ def test_ctrl_c_stops_the_server_without_a_traceback(started):
     process, _, _ = start()
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130 and "Traceback" not in log()
+
+
+@pytest.mark.slow
+def test_each_line_of_the_log_as_json_is_an_object(started):
+    start, log, _ = started
+    process, url, model = start("--log-format", "json", "--host", "0.0.0.0")
+    assert translate(url).status_code == 200
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+    first, *others = map(json.loads, log().splitlines())
+    assert first["message"].startswith(f"de to en: {model}, fp32 on cpu")
+    assert [one["level"] for one in others] == ["INFO", "WARNING", "INFO", "INFO"]      # listening, no limits, request
+    assert others[-1]["message"] == "the server has stopped"
 
 
 @pytest.mark.slow

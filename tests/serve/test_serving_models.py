@@ -1,5 +1,6 @@
 """Loading of the models of a server, and replacing them while requests come."""
 
+import logging
 import math
 import os
 import shutil
@@ -18,7 +19,7 @@ from seq2seq.serve.models import Group, MachineOptions, Models, RequestOptions
 from seq2seq.serve.scheduler import Again, estimate_tokens
 from seq2seq.serve.server import application
 from seq2seq.serve.service import Service
-from seq2seq.storage.checkpoints import MODEL, load_bundle, save_bundle
+from seq2seq.storage.checkpoints import MODEL, load_bundle, save_bundle, weights_checksum
 from seq2seq.storage.directories import METADATA
 from seq2seq.translation.translator import Translation
 
@@ -110,25 +111,26 @@ def test_the_safety_net_of_the_server_replaces_that_of_the_recipe(save, monkeypa
 def test_a_model_whose_files_changed_is_replaced(save):
     models = Models.load([save()], MACHINE)
     old = texts(models)
-    assert models.reload() == []
+    assert models.reload() == {}
     path = save(seed=3)
-    assert models.reload() == [f"{path} was loaded again"]
-    assert texts(models) != old and models.reload() == []
-    assert models.reload(changed_only=False) == [f"{path} was loaded again"]
+    assert models.reload() == {f"{path} was loaded again": True}
+    assert texts(models) != old and models.reload() == {}
+    assert models.reload(changed_only=False) == {f"{path} was loaded again": True}
 
 
 def test_a_damaged_model_leaves_the_old_one_in_use(save, tmp_path):
     models = Models.load([save()], MACHINE)
     old, path = texts(models), tmp_path / "de_en"
     (save(seed=3) / MODEL).write_bytes(b"damaged")
-    (message,) = models.reload()
-    assert message.startswith(f"{path} cannot be loaded, the old model stays in use: ") and texts(models) == old
-    assert models.reload() == []                                                # the same files are not tried again
+    ((message, succeeded),) = models.reload().items()
+    assert not succeeded and message.startswith(f"{path} cannot be loaded, the old model stays in use: ")
+    assert texts(models) == old
+    assert models.reload() == {}                                                # the same files are not tried again
     shutil.rmtree(path)
-    assert models.reload() == [] and texts(models) == old
+    assert models.reload() == {} and texts(models) == old
     assert len(models.reload(changed_only=False)) == 1 and texts(models) == old
     save(seed=3)
-    assert models.reload() == [f"{path} was loaded again"] and texts(models) != old
+    assert models.reload() == {f"{path} was loaded again": True} and texts(models) != old
 
 
 def test_a_model_whose_metadata_are_copied_last_is_replaced_once_they_are_there(save):
@@ -137,9 +139,9 @@ def test_a_model_whose_metadata_are_copied_last_is_replaced_once_they_are_there(
     old = texts(models)
     new = save("new", seed=3)
     shutil.copy(new / MODEL, path / MODEL)
-    assert models.reload() == [] and texts(models) == old
+    assert models.reload() == {} and texts(models) == old
     shutil.copy(new / METADATA, path / METADATA)
-    assert models.reload() == [f"{path} was loaded again"] and texts(models) != old
+    assert models.reload() == {f"{path} was loaded again": True} and texts(models) != old
 
 
 def test_glossaries_are_read_for_the_new_direction_of_a_model(save, tmp_path):
@@ -147,7 +149,7 @@ def test_glossaries_are_read_for_the_new_direction_of_a_model(save, tmp_path):
     models = Models.load([save()], MACHINE, {"animals": tmp_path / "terms.tsv"})
     assert list(models.glossaries) == [("animals", "de", "en")]
     save(seed=3, recipe=RECIPE.replace("source: de, target: en", "source: de, target: fr", 1))
-    assert "was loaded again" in models.reload()[0]
+    assert "was loaded again" in next(iter(models.reload()))
     assert list(models.glossaries) == [("animals", "de", "fr")]
 
 
@@ -155,9 +157,9 @@ def test_a_model_may_get_another_direction_unless_it_is_served_already(save):
     reverse = RECIPE.replace("source: de, target: en", "source: en, target: de", 1)
     models = Models.load([save(), save("en_de", 3, reverse)], MACHINE)
     save(seed=3, recipe=reverse)
-    assert "both translate from en to de" in models.reload()[0] and models.directions.direct[0] == ("de", "en")
+    assert "both translate from en to de" in next(iter(models.reload())) and models.directions.direct[0] == ("de", "en")
     save(seed=3, recipe=RECIPE.replace("source: de, target: en", "source: de, target: fr", 1))
-    assert "was loaded again" in models.reload()[0] and models.directions.direct[0] == ("de", "fr")
+    assert "was loaded again" in next(iter(models.reload())) and models.directions.direct[0] == ("de", "fr")
     with pytest.raises(SlowdownError):
         models.translate(TO_ENGLISH, ["Hund"])
 
@@ -197,6 +199,32 @@ def test_requests_get_the_old_or_the_new_translation_while_a_model_is_replaced(s
     assert not service.scheduler.alive
 
 
+def test_metrics_and_log_tell_which_model_is_served_and_whether_it_could_be_loaded_again(save, caplog):
+    import requests
+    from served import running
+
+    def lines(url):
+        return requests.get(f"{url}/metrics", timeout=20).text.splitlines()
+
+    path = save()
+    service = Service(Models.load([path], MACHINE))
+    caplog.set_level(logging.INFO, "seq2seq.serve")
+    with running(application(service, Limits(), Settings(), reload_seconds=0.05)) as url:
+        served = f'seq2seq_model_info{{model="{path}",sha256="{weights_checksum(path)[:12]}"}} 1'
+        assert {served, 'seq2seq_reloads_total{result="succeeded"} 0'} <= set(lines(url))
+        (path / MODEL).write_bytes(b"damaged")
+        os.replace(save("other", seed=3) / METADATA, path / METADATA)           # only now are the files read
+        wait_until(lambda: 'seq2seq_reloads_total{result="failed"} 1' in lines(url))
+        assert served in lines(url)
+        save(seed=3)
+        wait_until(lambda: 'seq2seq_reloads_total{result="succeeded"} 1' in lines(url))
+        replaced = f'seq2seq_model_info{{model="{path}",sha256="{weights_checksum(path)[:12]}"}} 1'
+        assert replaced in lines(url) and served not in lines(url)
+    about_models = [(one.levelname, one.message.partition(":")[0]) for one in caplog.records if "loaded" in one.message]
+    assert about_models == [("ERROR", f"{path} cannot be loaded, the old model stays in use"),
+                            ("INFO", f"{path} was loaded again")]
+
+
 def test_tokens_are_counted_as_the_model_reads_them(save):
     models, lines = Models.load([save()], MACHINE), ["ein Hund", "<!D" * 20]
     translator, = models._loaded[0].translators.values()
@@ -217,7 +245,7 @@ def test_a_model_that_cannot_translate_does_not_replace_another(save, value, rea
     save_bundle(path, broken, bundle.recipe_text, bundle.tokenizer_files, bundle.metadata)
     message, = models.reload()
     assert "the old model stays in use" in message and reason in message
-    assert texts(models) == before and models.reload() == []
+    assert texts(models) == before and models.reload() == {}
 
 
 def test_a_pipe_as_glossary_or_model_file_does_not_hold_a_reload(save, tmp_path):

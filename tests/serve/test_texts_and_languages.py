@@ -5,11 +5,13 @@ import time
 import unicodedata
 
 import pytest
+import requests
+from served import serving
 
 from seq2seq.data import language_identification
 from seq2seq.documents.divided_document import DividedDocument
 from seq2seq.documents.formats.plain_text import PlainTextDocument
-from seq2seq.serve import detection
+from seq2seq.serve import api, detection
 from seq2seq.serve import limits as limits_module
 from seq2seq.serve.detection import Detector
 from seq2seq.serve.directions import Directions
@@ -79,6 +81,25 @@ def test_the_script_decides_without_lingua(monkeypatch):
                            ("這個國家", "zh-Hant"), ("...", "en"), ("ⴰⵣⵓⵍ", "en")):
         assert detector.detect(text)[0].language == language, text
     assert language_identification.is_installed()
+
+
+def test_without_lingua_a_text_whose_script_leaves_a_choice_is_refused(monkeypatch):
+    """A wrong language would leave the text as it is, without an error."""
+    for module in (detection, api):
+        monkeypatch.setattr(module, "is_installed", lambda: False)
+    with serving() as (url, _, _):
+        def status(endpoint, **fields):
+            answer = requests.post(f"{url}/{endpoint}", json=fields, timeout=20)
+            assert answer.status_code == 200 or "extra `language`" in answer.json()["error"]
+            return answer.status_code
+
+        assert status("translate", q="Hund", source="auto", target="en") == 400
+        assert status("detect", q="Hund") == status("v2/translate", text=["Hund"], target_lang="EN") == 400
+        assert status("translate", q="Hund", source="de", target="en") == 200
+        assert status("translate", q="什么", source="auto", target="en") == 200
+        assert status("translate", q="123", source="auto", target="en") == 200
+        settings = requests.get(f"{url}/frontend/settings", timeout=20).json()
+        assert settings["language"]["source"]["code"] != "auto"
 
 
 def test_a_single_language_needs_no_choice():

@@ -330,7 +330,7 @@ async function connect() {
   showMessage(null);
   byId("key-field").hidden = !settings.keyRequired;
   fillSource();
-  const wanted = store.get("source") ?? "auto";
+  const wanted = store.get("source") ?? settings.language?.source?.code;
   if (languages.some((one) => one.code === wanted)) byId("source").value = wanted;
   fillTargets(store.get("target") ?? settings.language?.target?.code);
   languageChanged();
