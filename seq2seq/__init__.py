@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from seq2seq.recipe import DecodingOptions, Recipe, load_recipe
     from seq2seq.tokenizers.source import Source
     from seq2seq.training.run import train
+    from seq2seq.translation.attention_maps import PairAttention, attention_weights
     from seq2seq.translation.generation import generate
+    from seq2seq.translation.scoring import PairScore, pair_scores
     from seq2seq.translation.translator import Translation, Translator
     from seq2seq.translation.worker_processes import TranslatorPool
 
@@ -33,18 +35,21 @@ if sys.platform == "linux":
 # Module of each public name. The modules are imported on first use, because importing torch takes seconds, and neither
 # recipes nor the help of the command line need torch.
 _MODULES = {
-    "DecodingOptions": "recipe", "Recipe": "recipe", "Source": "tokenizers.source",
+    "DecodingOptions": "recipe", "PairAttention": "translation.attention_maps",
+    "PairScore": "translation.scoring", "Recipe": "recipe", "Source": "tokenizers.source",
     "Translation": "translation.translator", "Translator": "translation.translator",
     "TranslatorPool": "translation.worker_processes", "UserError": "errors",
-    "attention_map": "alignment.attention_picture", "compare": "evaluation.significance",
+    "attention_map": "alignment.attention_picture",
+    "attention_weights": "translation.attention_maps", "compare": "evaluation.significance",
     "corpus_scores": "evaluation.scores", "evaluate_tests": "evaluation.scores", "generate": "translation.generation",
-    "load_recipe": "recipe", "plot_curves": "evaluation.learning_curves",
+    "load_recipe": "recipe", "pair_scores": "translation.scoring", "plot_curves": "evaluation.learning_curves",
     "rescore": "evaluation.rescoring", "train": "training.run",
     "translate_document": "documents.translate_document",
 }
-__all__ = ["DecodingOptions", "Recipe", "Source", "Translation", "Translator", "TranslatorPool", "UserError",
-           "attention_map", "compare", "corpus_scores", "evaluate_tests", "generate", "load_recipe", "plot_curves",
-           "rescore", "train", "translate_document"]
+__all__ = ["DecodingOptions", "PairAttention", "PairScore", "Recipe", "Source", "Translation", "Translator",
+           "TranslatorPool", "UserError", "attention_map", "attention_weights", "compare", "corpus_scores",
+           "evaluate_tests", "generate", "load_recipe", "pair_scores", "plot_curves", "rescore", "train",
+           "translate_document"]
 
 
 def __getattr__(name: str) -> Any:

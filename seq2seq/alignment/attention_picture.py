@@ -21,10 +21,9 @@ from seq2seq.alignment.shown_maps import (
     rows_and_columns,
 )
 from seq2seq.data.alignment_links import KINDS, AlignmentSettings, Kind, measured_aligner
-from seq2seq.errors import CorpusError, UserError
 from seq2seq.evaluation.learning_curves import as_png, new_figure
 from seq2seq.files import real_path
-from seq2seq.translation.attention_maps import PairAttention, compute_pair_attention
+from seq2seq.translation.attention_maps import PairAttention, attention_weights
 from seq2seq.translation.translator import Translator
 
 if TYPE_CHECKING:
@@ -73,16 +72,7 @@ def map_of_sentence(translator: Translator, source: str, target: str | None = No
         UserError: the model has no such maps, or a language model gets a target.
         CorpusError: the sentence is too long for the model.
     """
-    if not translator.task.has_source:
-        if target:
-            raise UserError(f"{translator.directory} is a language model, which reads one text; leave the target out.")
-        texts = "", source
-    else:
-        texts = source, target or translator.translate([source])[0][0].text.strip()
-    try:
-        ((_, pair),) = compute_pair_attention(translator, [texts])
-    except ValueError as error:
-        raise CorpusError(f"{error}. Give a shorter sentence.") from error
+    pair = attention_weights(translator, source, target)
     in_model: list[Kind] = [name for name in KINDS if name in pair.maps]
     shown = kind or (in_model or [KINDS[0]])[0]
     best = measured_aligner(translator.directory) if shown == "cross" and translator.directory else AlignmentSettings()

@@ -52,7 +52,8 @@ def evaluate(
         metavar="F", help="File of reference translations, one per line. Can be repeated.", show_default=False)] = None,
     baseline: Annotated[Path | None, typer.Option(
         metavar="MODEL_OR_F", help="Another model, or translations of another system, to compare with. Reports whether "
-        "the difference is statistically significant.", show_default=False)] = None,
+        "the difference is statistically significant. The test covers the choice of sentences, not the chance "
+        "of training: compare several seeds.", show_default=False)] = None,
     paired: Annotated[Paired | None, typer.Option(
         help="With --baseline or --try: the significance test.", show_default="bootstrap")] = None,
     samples: Annotated[int | None, typer.Option(
@@ -84,8 +85,8 @@ def evaluate(
 
     Every score comes with its signature: the settings that two scores must share to be comparable.
 
-    With --try, the values are compared with those of the recipe. Of twenty values, one is expected to differ
-    significantly by chance.
+    With --try, the values are compared with those of the recipe, which stay unless another value is significantly
+    better. Of twenty values, one is expected to differ significantly by chance.
 
     Perplexity is exp of the mean negative log-probability. A model with perplexity 20 is on average as uncertain as if
     20 continuations were equally probable. Perplexity is computed per piece (subword of the model's vocabulary), per
@@ -144,6 +145,7 @@ def evaluate(
             scoring.warn_about_lookalikes(str(path), lines)
         translator = load_translator(model, device, precision, threads, language)
         safe = protected(translator, glossary) if glossary else None
+        scoring.announce(translator, len(texts), str(source))
         with console.progress("translating", len(texts)) as advance:
             n_best = (safe or translator).translate(texts, progress=advance)
         scoring.warn_about_unseen(str(source), n_best)
@@ -192,7 +194,7 @@ def _try(model: Path, settings: Sequence[str], source: Path | None, references: 
     """Print the scores of values of the section `decoding`. For loading, see `_compare`."""
     from seq2seq.data.corpus import read_texts
     from seq2seq.evaluation import decoding_trials
-    from seq2seq.evaluation.scores import METRICS
+    from seq2seq.evaluation.scores import METRICS, announce
     from seq2seq.storage.checkpoints import resolve_model_path, stored_recipe
 
     bundle = resolve_model_path(model)
@@ -211,6 +213,7 @@ def _try(model: Path, settings: Sequence[str], source: Path | None, references: 
         sources, reference, target = decoding_trials.validation_set(bundle, language)
         streams = [reference]
     translator = load_translator(model, *loading, language)
+    announce(translator, len(sources), str(source or "the validation set"))
     found = decoding_trials.compare_options(translator, sources, streams, target, trials, chosen, **test)
     if format is TextOrJson.json:
         print_json({"metric": chosen, "pairs": len(sources), "precision": translator.precision,

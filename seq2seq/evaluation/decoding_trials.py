@@ -16,7 +16,7 @@ from seq2seq.data.corpus import read_pairs
 from seq2seq.errors import OptionError
 from seq2seq.evaluation.recipe_tests import recipe_with_tests
 from seq2seq.evaluation.scores import TITLES
-from seq2seq.evaluation.significance import SIGNIFICANCE_LEVEL, Comparison, compare
+from seq2seq.evaluation.significance import SIGNIFICANCE_LEVEL, Comparison, compare, signed
 from seq2seq.recipe import DecodingSection, Recipe, decoding_with
 from seq2seq.recipe.yaml_document import read_yaml
 from seq2seq.tokenizers.source import Source
@@ -137,7 +137,8 @@ def best_of(trials: Sequence[Trial], metric: str) -> Trial:
 
 
 def format_trials(trials: Sequence[Trial], metric: str) -> str:
-    """Return a table with a line per trial, and the line for the recipe."""
+    """Return a table with a line per trial, and the line for the recipe if a value is significantly better than the
+    present one."""
     present, *others = trials
     keys = list(present.options)
     rows = [[*keys, TITLES[metric], "difference", "significance", "seconds"],
@@ -149,13 +150,29 @@ def format_trials(trials: Sequence[Trial], metric: str) -> str:
         verdict = ("too few lines differ for a test" if found.p_value is None else
                    f"p = {found.p_value:.4f}, {'' if trial.significant else 'not '}significant")
         rows.append([*(json.dumps(value) for value in trial.options.values()), f"{trial.value:.2f}",
-                     f"{found.difference:+.2f}", verdict, f"{trial.seconds:.1f}"])
+                     signed(found.difference), verdict, f"{trial.seconds:.1f}"])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     left = len(keys) + 2                                                        # column of the verdicts
     lines = ["  ".join(f"{cell:<{width}}" if number == left else f"{cell:>{width}}"
                        for number, (cell, width) in enumerate(zip(row, widths, strict=True))) for row in rows]
     best = best_of(trials, metric)
     signature = others[0].comparison.signature if others[0].comparison else ""
-    result = ("the present value has the best score" if best is present else
-              f"for the recipe: {best.line}{'' if best.significant else '  (the difference is not significant)'}")
-    return "\n".join([*lines, f"{TITLES[metric]} {signature}", result])
+    better = best_of([present, *(trial for trial in others if trial.significant)], metric)
+    result = (f"for the recipe: {better.line}" if better is not present else
+              "no reason to change the recipe: "
+              + ("the present value has the best score" if best is present else
+                 "no value is significantly better than the present one"))
+    return "\n".join([*lines, f"{TITLES[metric]} {signature}", result, *_at_the_edge(best, trials)])
+
+
+def _at_the_edge(best: Trial, trials: Sequence[Trial]) -> list[str]:
+    """Return a line for each key whose best value is the lowest or the highest of several numbers."""
+    lines = []
+    for key, value in best.options.items():
+        values = [trial.options[key] for trial in trials]
+        if not all(type(each) in (int, float) for each in values) or min(values) == max(values):
+            continue
+        if value in (min(values), max(values)):
+            lines.append(f"the best score is at the edge of the tried values: {key} {json.dumps(value)} is the "
+                         f"{'lowest' if value == min(values) else 'highest'}")
+    return lines

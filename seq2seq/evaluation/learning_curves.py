@@ -11,6 +11,7 @@ import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape
@@ -174,13 +175,10 @@ def new_figure(**arguments: Any) -> Figure:
     require_matplotlib()
     from matplotlib.figure import Figure
 
-    class NotebookFigure(Figure):
-        """Figure with a method for notebooks."""
-
-        def _repr_png_(self) -> bytes:
-            return as_png(self, 72)
-
-    return NotebookFigure(**arguments)
+    figure = Figure(**arguments)
+    # A method of this figure only: a subclass would be another type than the one that users know.
+    vars(figure)["_repr_png_"] = partial(as_png, figure, 72)
+    return figure
 
 
 def as_png(figure: Figure, dpi: int) -> bytes:

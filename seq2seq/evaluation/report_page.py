@@ -19,7 +19,7 @@ from seq2seq.evaluation.calibration import reliability
 from seq2seq.evaluation.learning_curves import compared_curves, learning_curves
 from seq2seq.evaluation.recipe_tests import TestSet
 from seq2seq.evaluation.scores import TITLES
-from seq2seq.evaluation.significance import SIGNIFICANCE_LEVEL, compare
+from seq2seq.evaluation.significance import SIGNIFICANCE_LEVEL, compare, signed
 from seq2seq.evaluation.systems import System
 from seq2seq.recipe import differences
 from seq2seq.recipe.recipe_differences import KEYS_WITHOUT_EFFECT
@@ -152,9 +152,9 @@ def _compared(system: System, first: System, test: TestSet) -> str:
 
 def _verdict(title: str, difference: float, p_value: float | None) -> str:
     if p_value is None:
-        return f"{title} {difference:+.2f} (too few lines differ for a test)"
+        return f"{title} {signed(difference)} (too few lines differ for a test)"
     significant = difference and p_value < SIGNIFICANCE_LEVEL
-    return f"{title} {difference:+.2f} (p = {p_value:.3f}{', significant' if significant else ''})"
+    return f"{title} {signed(difference)} (p = {p_value:.3f}{', significant' if significant else ''})"
 
 
 def _curves(systems: Sequence[System]) -> list[str]:

@@ -146,6 +146,13 @@ def warn_about_lookalikes(name: str, lines: Sequence[str]) -> None:
                      "are too low. Convert the text to NFC, and remove the invisible characters.")
 
 
+def announce(translator: "Translator", lines: int, name: str) -> None:
+    """Print that a loaded model begins to translate a set. On a pipe, there is no progress bar."""
+    if translator.directory:
+        console.print_message(f"translating {lines:,} line{'s' * (lines != 1)} of {name} with {translator.directory} "
+                              f"in {translator.precision}")
+
+
 def warn_about_unseen(name: str, found: "Sequence[Sequence[Translation]]") -> None:
     """Print a warning if sources have characters that the model's training text never had. found: n-best lists."""
     unseen = UnseenCharacters(name)
@@ -251,9 +258,13 @@ def evaluate_tests(
     metrics = metrics or recipe.measures
     for name, pairs in tests.items():
         warn_about_lookalikes(name, [target for _, target in pairs])
-    return ScoresByTest({
-        name: score_pairs(translator, pairs, metrics, translate, recipe.languages_of(recipe.data.test[name]).target,
-                          name) for name, pairs in tests.items()})
+    scores = ScoresByTest()
+    for name, pairs in tests.items():
+        if not PERPLEXITY_UNITS.keys() >= set(metrics):
+            announce(translator, len(pairs), name)
+        language = recipe.languages_of(recipe.data.test[name]).target
+        scores[name] = score_pairs(translator, pairs, metrics, translate, language, name)
+    return scores
 
 
 def require_metrics(recipe: "Recipe") -> None:

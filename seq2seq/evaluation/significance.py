@@ -84,7 +84,7 @@ class Comparisons(dict[str, Comparison]):
         def estimated(estimate: Estimate) -> str:
             return f"{estimate.value:.2f} ± {estimate.interval:.2f}"
 
-        return html_table(([TITLES[metric], estimated(one.system), estimated(one.baseline), f"{one.difference:+.2f}",
+        return html_table(([TITLES[metric], estimated(one.system), estimated(one.baseline), signed(one.difference),
                             _verdict(one), one.signature] for metric, one in self.items()),
                           ["metric", "system (95 %)", "baseline (95 %)", "difference", "test", "signature"])
 
@@ -128,6 +128,11 @@ def _estimate(result: Any, precision: str | None) -> Estimate:
     return Estimate(float(result.score), float(result.mean), float(result.ci), precision)
 
 
+def signed(difference: float) -> str:
+    """Return a difference with its sign and two decimals, +0.00 if it is rounded to 0."""
+    return f"{difference:+z.2f}"
+
+
 def format_comparison(comparisons: Mapping[str, Comparison], system: str, baseline: str) -> str:
     """Return a table with both scores, their difference and its p-value for each metric.
 
@@ -140,7 +145,7 @@ def format_comparison(comparisons: Mapping[str, Comparison], system: str, baseli
         lines += [f"  {name:<{width}}  {score.value:6.2f}  (95 %: {score.mean:.2f} ± {score.interval:.2f})"
                   f"{f'  precision:{score.precision}' if score.precision else ''}"
                   for name, score in ((system, comparison.system), (baseline, comparison.baseline))]
-        lines += [f"  {'difference':<{width}}  {comparison.difference:+6.2f}  ({_verdict(comparison)})"]
+        lines += [f"  {'difference':<{width}}  {signed(comparison.difference):>6}  ({_verdict(comparison)})"]
     return "\n".join(lines)
 
 

@@ -23,7 +23,7 @@ from seq2seq.errors import CorpusError, OptionError, UserError
 from seq2seq.evaluation.calibration import Calibration, fit
 from seq2seq.evaluation.error_analysis import sentence_scores, word_frequencies
 from seq2seq.evaluation.recipe_tests import TestSet, recipe_with_tests, tests_of
-from seq2seq.evaluation.scores import corpus_scores, require_parallel
+from seq2seq.evaluation.scores import announce, corpus_scores, require_parallel
 from seq2seq.recipe import Recipe
 from seq2seq.storage.checkpoints import bundle_metadata, recipe_with_corpora, resolve_model_path
 from seq2seq.storage.directories import read_metadata
@@ -126,7 +126,7 @@ def read_system(path: Path, tests: Sequence[TestSet], *, device: str = "auto", p
     for test in tests:
         sources = test.sources_for(translator.context)
         began = time.perf_counter()
-        found = _translate(directed[test.name], sources, f"{system.name}: {test.name}")
+        found = _translate(directed[test.name], sources, system.name, test.name)
         system.seconds[test.name] = time.perf_counter() - began
         system.translations[test.name] = [best.text for best in found]
         system.confidences[test.name] = [_confidence(best) for best in found]
@@ -195,8 +195,9 @@ def _recipe(model: Path) -> Recipe:
     return recipe_with_corpora(resolve_model_path(model))
 
 
-def _translate(translator: Translator, lines: Sequence[str | Source], title: str) -> list[Translation]:
-    with console.progress(title, len(lines)) as advance:
+def _translate(translator: Translator, lines: Sequence[str | Source], system: str, text: str) -> list[Translation]:
+    announce(translator, len(lines), text)
+    with console.progress(f"{system}: {text}", len(lines)) as advance:
         return [n_best[0] for n_best in translator.translate(lines, progress=advance)]
 
 
@@ -238,7 +239,7 @@ def _robustness(translator: Translator, test: TestSet, name: str) -> dict[str, f
     language = test.languages[1] if test.corpus else ""                         # language tokens in a test set are text
     slices = robustness_slices(sources, test.references, test.languages)
     return {slice: corpus_scores([best.text for best in _translate(
-        translator, [Source(line, language=language) for line in lines], f"{name}: {slice}")], [expected],
+        translator, [Source(line, language=language) for line in lines], name, f"{test.name}: {slice}")], [expected],
                                  test.languages[1], ["bleu"])["bleu"].value
             for slice, (lines, expected) in slices.items()}
 
@@ -250,7 +251,7 @@ def _calibrated(translator: Translator, recipe: Recipe, name: str) -> Calibratio
     except UserError:
         console.warn(f"the validation text of {name} cannot be read, so that its confidence is not calibrated")
         return None
-    found = _translate(translator, [source for source, _ in pairs], f"{name}: validation")
+    found = _translate(translator, [source for source, _ in pairs], name, "the validation set")
     # The blank lines between documents would be certain translations with a score of 0.
     scored = [(best, target) for best, (_, target) in zip(found, pairs, strict=True) if not is_blank(target)]
     return fit([_confidence(best) for best, _ in scored],

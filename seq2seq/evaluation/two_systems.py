@@ -10,7 +10,7 @@ from seq2seq.data.corpus import read_texts
 from seq2seq.data.parallel_text import require_as_many_lines
 from seq2seq.errors import UserError
 from seq2seq.evaluation.recipe_tests import TestSet, recipe_with_tests, tests_of
-from seq2seq.evaluation.scores import METRICS, warn_if_without_spaces
+from seq2seq.evaluation.scores import METRICS, announce, warn_if_without_spaces
 from seq2seq.evaluation.significance import Comparison, compare
 from seq2seq.storage.checkpoints import resolve_model_path
 from seq2seq.translation.translator import Translator
@@ -57,9 +57,11 @@ def compare_systems(system: Path, baseline: Path, source: Path | None, reference
             translator = load(path)
             languages = {name: target or translator.languages.target for name, target in languages.items()}
             directed = {name: translator.into(target) for name, target in languages.items()}
-            translations.append({
-                test_set.name: [best.text for best, *_ in directed[test_set.name].translate(
-                    test_set.sources_for(translator.context))] for test_set in tests})
+            translations.append({})
+            for test_set in tests:
+                sources = test_set.sources_for(translator.context)
+                announce(translator, len(sources), test_set.name or str(source))
+                translations[-1][test_set.name] = [best.text for best, *_ in directed[test_set.name].translate(sources)]
             precisions.append(translator.precision)
         else:
             translations.append({"": files[path]})

@@ -11,6 +11,7 @@ from seq2seq.data.alignment_links import KINDS, Kind
 from seq2seq.data.batching import EncodedCorpus, EncodedSide
 from seq2seq.data.epoch_plan import batches_in_order
 from seq2seq.data.line_splitting import Span
+from seq2seq.errors import CorpusError, UserError
 from seq2seq.tokenizers.source import Source, as_source
 from seq2seq.tokenizers.vocabulary import as_line
 from seq2seq.translation.translator import Translator
@@ -29,6 +30,7 @@ class TokenizedLine:
 class PairAttention:
     """Sentence pair with its attention maps.
 
+    source, target: the texts, with the pieces that the model reads (`pieces`) and their character spans (`spans`).
     maps: attention weights of each kind, (layers, heads, queries, keys). With softmax, the weights of a query sum to 1.
         cross: queries are the predicted target pieces and `</s>`, keys the source pieces and `</s>`. encoder: queries
         and keys are the source pieces and `</s>`. decoder: queries as in cross, keys are `<s>` and the target pieces.
@@ -38,6 +40,32 @@ class PairAttention:
     source: TokenizedLine
     target: TokenizedLine
     maps: dict[Kind, np.ndarray]
+
+
+def attention_weights(translator: Translator, source: str, target: str | None = None) -> PairAttention:
+    """Return the attention weights of a sentence and its translation as arrays.
+
+    >>> pair = seq2seq.attention_weights(translator, "Ein Hund läuft.")
+    >>> mean_of_heads = pair.maps["cross"][-1].mean(0)      # of the last layer: rows pair.target.pieces and </s>
+
+    Args:
+        source: the sentence; for a language model, its text.
+        target: its translation; None: that of the model.
+    Raises:
+        UserError: a language model gets a target.
+        CorpusError: the sentence is too long for the model.
+    """
+    if not translator.task.has_source:
+        if target:
+            raise UserError(f"{translator.directory} is a language model, which reads one text; leave the target out.")
+        texts = "", source
+    else:
+        texts = source, target or translator.translate([source])[0][0].text.strip()
+    try:
+        ((_, pair),) = compute_pair_attention(translator, [texts])
+    except ValueError as error:
+        raise CorpusError(f"{error}. Give a shorter sentence.") from error
+    return pair
 
 
 def compute_pair_attention(translator: Translator, pairs: Sequence[tuple[str | Source, str]],

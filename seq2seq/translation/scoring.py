@@ -41,8 +41,14 @@ def pair_scores(translator: Translator, pairs: Sequence[Pair], progress: ReportP
     """Return log p(target | source) of given translations, by teacher forcing. In an ensemble, only the first model
     computes the scores. A pair without text on any side has no tokens, and log p is 0, as in translation.
 
+    >>> translator = seq2seq.Translator.load("runs/multi30k_de_en", precision="fp32")
+    >>> seq2seq.pair_scores(translator, [("Ein Hund läuft.", "A dog is running.")])
+
+    Args:
+        pairs: source and translation of each pair; for a language model, the source is "".
+        progress: function that is called with the number of pairs scored since its last call.
     Raises:
-        ValueError: a source or target is too long for the model (see `scorable_pairs`).
+        ValueError: a source or target is too long for the model.
         CorpusError: a target of a pointer network contains something other than positions of its source.
     """
     import torch

@@ -459,6 +459,7 @@ def test_the_recipes_test_sets_are_used_and_the_scores_are_kept_with_a_run(run, 
     for model in (bundle, best):
         result = run("evaluate", model, "--format", "json")
         assert result.code == 0
+        assert f"of first with {model} in " in result.err
         assert "first: bleu is" in result.err and "below the expected 90 to 100" in result.err
     assert {path: path.read_bytes() for path in bundle.iterdir()} == before, "a bundle is only read"
     few = run("evaluate", best, "--metric", "exact", "--format", "json")
@@ -485,7 +486,8 @@ def test_values_of_decoding_are_compared_on_the_validation_set(run, directory):
     assert found["best"] == max(found["trials"], key=lambda trial: trial["value"])["decoding"]
     table = run("evaluate", model, "--try", "decoding.beam_size=1", "--metric", "chrf").out.decode()
     assert table.startswith(f"{len(GERMAN)} pairs of the validation set")
-    assert "present value" in table and "chrF  difference" in table
+    assert "present value" in table and "chrF  difference" in table and "-0.00" not in table
+    assert "no reason to change the recipe" in table and "for the recipe" not in table
 
 
 @pytest.mark.parametrize(("setting", "message"), [

@@ -207,9 +207,12 @@ def folder(tmp_path_factory):
     return folder
 
 
-def test_runs_are_reported_with_curves_settings_and_robustness(folder, tmp_path):
+def test_runs_are_reported_with_curves_settings_and_robustness(folder, tmp_path, capsys):
     command = ["report", str(folder / "run"), str(folder / "other" / "best"), "--output", str(tmp_path / "r.html")]
     assert main([*command, "--robustness", "--threads", "1", "--precision", "fp32"]) == 0
+    told = " ".join(capsys.readouterr().err.split())
+    assert all(f" of {text} with {folder / 'other' / 'best'} in fp32" in told
+               for text in ("small", "small: typos", "the validation set"))
     text = (tmp_path / "r.html").read_text()
     found = Page(text)
     assert found.values["systems"] == ["run", "other"] and text.count("<svg") == 1      # a bundle has no log

@@ -212,7 +212,7 @@ class Parrot:
     """Fake translator with two fixed translations per line, the second of which must not be scored."""
 
     languages = SimpleNamespace(source="de", target="en")
-    precision = "int8"
+    precision, directory = "int8", None
 
     def __init__(self, answers):
         self.answers = answers

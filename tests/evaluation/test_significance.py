@@ -10,7 +10,8 @@ import pytest
 
 from seq2seq.cli import main
 from seq2seq.errors import CorpusError
-from seq2seq.evaluation.significance import compare, format_comparison
+from seq2seq.evaluation.decoding_trials import Trial, format_trials
+from seq2seq.evaluation.significance import Comparison, Estimate, compare, format_comparison, signed
 
 WORDS = ["the", "a", "man", "woman", "dog", "runs", "sits", "in", "on", "park", "snow", "red", "blue", "house"]
 
@@ -129,3 +130,23 @@ def test_a_baseline_model_needs_a_source_and_files_are_checked_before_translatin
                  "--reference", str(files / "reference")]) == 2
     assert "missing cannot be read" in capsys.readouterr().err
     assert not loaded
+
+
+def trial(value, p_value, length_penalty):
+    """A value of length_penalty beside the present value, which has a score of 30."""
+    found = Comparison(Estimate(value, value, 1.0), Estimate(30.0, 30.0, 1.0), p_value, "signature", 40)
+    return Trial({"length_penalty": length_penalty}, value, 1.0, found)
+
+
+def test_only_a_significantly_better_value_is_for_the_recipe():
+    present = Trial({"length_penalty": 1.0}, 30.0, 1.0)
+    better, worse = trial(30.5, 0.01, 0.8), trial(28.0, 0.01, 0.8)
+    for others, expected in (
+            ([trial(30.9, 0.2, 0.6), better], ["for the recipe: decoding: {length_penalty: 0.8}", "0.6 is the lowest"]),
+            ([trial(30.9, 0.2, 0.6), worse], ["no value is significantly better", "0.6 is the lowest"]),
+            ([trial(29.999, 0.4, 1.4), worse], ["the present value has the best score"])):
+        table = format_trials([present, *others], "bleu").splitlines()
+        told = table[5:]
+        assert len(told) == len(expected) and all(part in line for part, line in zip(expected, told, strict=True))
+        assert not any("-0.00" in line for line in table)
+    assert signed(-0.001) == "+0.00" and signed(-0.006) == "-0.01"
