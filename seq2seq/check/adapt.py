@@ -370,12 +370,6 @@ def _text_of_model(recipe: Recipe, limit: int, seed: int) -> tuple[list[TextPair
     remedy = ("the model's own training or validation text is not here, or was changed, or cannot be read. Give "
               f"general text with --general: some {ENOUGH_GENERAL:,} pairs of ordinary sentences in the same "
               "languages, which the model must still translate well.")
-    test: list[TextPair] = []
-    for name, spec in recipe.data.test.items():
-        try:
-            test += _texts(as_lines(read_pairs(recipe, spec)))
-        except CorpusError as error:
-            console.warn(f"the test set {name} of the model is not scored: {error}")
     try:
         seen: set[bytes] = set()
         found = (pair for spec in recipe.data.train if spec.translated_by is None
@@ -391,6 +385,12 @@ def _text_of_model(recipe: Recipe, limit: int, seed: int) -> tuple[list[TextPair
     everything = [pair for pairs in valid for pair in _texts(pairs)]
     if not (train and everything):                                              # such as an imported model
         raise CorpusError(remedy)
+    test: list[TextPair] = []
+    for name, spec in recipe.data.test.items():
+        try:
+            test += _texts(as_lines(read_pairs(recipe, spec)))
+        except CorpusError as error:
+            console.warn(f"the test set {name} of the model is not scored: {error}")
     return train, others if len(others) >= MAX_VALIDATED else everything, test
 
 
