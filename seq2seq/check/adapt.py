@@ -22,12 +22,13 @@ from torch import Tensor, nn
 
 from seq2seq import console
 from seq2seq.check.given_text import GivenText, corpora_of
-from seq2seq.check.held_out_split import PAIRS_PER_HELD_OUT, choose_held_out
+from seq2seq.check.held_out_split import choose_held_out
 from seq2seq.data.corpus import Counts, LinePair, as_lines, first_line_warning, read_pairs
 from seq2seq.data.preparation import cleaned
 from seq2seq.devices import choose_device, choose_precision
 from seq2seq.errors import CorpusError, OptionError, UserError
-from seq2seq.evaluation.scores import Score, evaluate_tests, score_pairs, to_dict
+from seq2seq.evaluation.scores import Score, ScoresByTest, evaluate_tests, score_pairs, to_dict
+from seq2seq.evaluation.significance import Comparison, compare, expected_interval
 from seq2seq.files import sha256_of
 from seq2seq.inference.engines import native_obstacle
 from seq2seq.inference.load_model import as_tensors, read_model
@@ -52,7 +53,7 @@ from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.training.log_lines import print_int8
 from seq2seq.training.run import train
 from seq2seq.training.validation import scored_pairs
-from seq2seq.translation.translator import Translator
+from seq2seq.translation.translator import Translation, Translator
 from seq2seq.translation.unfinished_output import INPUTS, recorded_inputs
 
 TEXT, TRAINING, RECIPE_FILE = "text", "training", "recipe.yaml"
@@ -63,7 +64,12 @@ MAX_REPEATS = 5
 """Maximum number of times that an epoch repeats the general pairs if they are fewer than the domain pairs. Without
 repetition, a model of 10,000 general pairs lost quality on general text (recipes/finetuning)."""
 MAX_VALIDATED = 500
-"""Maximum number of domain pairs, and of general pairs, for validation."""
+"""Maximum number of domain pairs, and of general pairs, for validation, and of those that are split off for tests."""
+PAIRS_PER_HELD_OUT = {"text": 10, "general": 4}
+"""Minimum ratio of all pairs to the pairs of a validation or test set that is split off: a domain keeps 80 % of its
+text for the training; of general text, up to half is for the measurement of the loss."""
+ENOUGH_GENERAL = PAIRS_PER_HELD_OUT["general"] * MAX_VALIDATED
+"""Number of given general pairs from which the validation set has its maximum size."""
 EPOCHS, MIN_STEPS, MAX_STEPS = 20, 200, 5_000
 SHARES = tuple(step / 10 for step in range(11))
 """Shares of the new weights in the averages to choose from."""
@@ -85,13 +91,15 @@ class Adaptation:
     """Result of `adapt`.
 
     metric: metric of all scores. table: validation scores of every share. chosen: row of `table` for the adapted model.
-    tests: scores before and after the adaptation, by test set (`domain`, `general`). They influence no choice.
+    validated: numbers of validation pairs of the domain and of general text. tests: comparison of the adapted model
+    with the old one (`baseline`), by test set (`domain`, `general`). They influence no choice.
     """
 
     metric: str
     table: list[TradeOff]
     chosen: TradeOff
-    tests: dict[str, tuple[float, float]]
+    validated: tuple[int, int]
+    tests: dict[str, Comparison]
 
 
 @stopping_by_ctrl_c()
@@ -134,16 +142,20 @@ def adapt(model: Path, domain: Sequence[Path], output: Path, *, general: Sequenc
     elif recorded_inputs(output / TEXT) != inputs:
         raise OptionError(f"{output} is an adaptation of another model, or with other text or another seed. Name a new "
                           "directory: --output DIR")
-    sets = {name: _read(output / TEXT, name) for name in ("domain.valid", "general.valid")}
     adapted_recipe = load_recipe(output / RECIPE_FILE, settings)
+    metric = "bleu" if "bleu" in adapted_recipe.measures else "chrf"
+    _print_sizes(output / TEXT, recipe.languages.target if metric == "bleu" else None, allow_loss)
+    sets = {name: _read(output / TEXT, name) for name in ("domain.valid", "general.valid")}
+    domain_pairs, general_pairs = map(len, sets.values())
     untested = load_recipe(output / RECIPE_FILE, (*settings, "data.test={}"))   # tested at the end
     compare_with_stored_recipe(untested, output / TRAINING, "Give --set as in the first call, or name a new directory: "
                                                             "--output DIR")
+    console.print_message(f"training the new weights, in at most {adapted_recipe.training.max_steps:,} steps; its "
+                          "scores are those of the new weights alone, on the validation pairs of both kinds")
     train(untested, output / TRAINING, restart=None)
 
     bundles = load_bundle(bundle), load_bundle(output / TRAINING / BEST)
     (old, new), trained = map(as_tensors, (each.weights for each in bundles)), bundles[1]
-    metric = "bleu" if "bleu" in adapted_recipe.measures else "chrf"
     device = choose_device(adapted_recipe.training.device)
 
     def translator(share: float) -> Translator:
@@ -157,30 +169,43 @@ def adapt(model: Path, domain: Sequence[Path], output: Path, *, general: Sequenc
     def row(share: float) -> TradeOff:
         return TradeOff(share, *(score.value for score in scores(translator(share))))
 
-    table = [row(share) for share in console.with_progress("averages of the weights", SHARES, "averages")]
+    console.print_message(f"scoring {len(SHARES)} averages of the old and the new weights on "
+                          f"{domain_pairs:,} + {general_pairs:,} pairs")
+    table = []
+    with console.progress("averages of the weights", len(SHARES), unit="averages") as advance:
+        for share in SHARES:
+            table.append(row(share))
+            advance(1)
     chosen = choose(table, allow_loss)
     if chosen.share == 0:
         gains = any(row.domain > table[0].domain for row in table)
         raise UserError(f"no average of the old and the new weights gains {metric} on {given['text'].label} at a loss "
-                        f"of at most {allow_loss} on general text:\n{as_text(table, metric)}\n" + (
+                        f"of at most {allow_loss} on general text:\n"
+                        f"{as_text(table, metric, (domain_pairs, general_pairs))}\n" + (
                             "To allow a larger loss, give the same command with a larger --allow-loss; the training is "
                             "kept and will not be repeated." if gains else
                             "Give more text of the domain, and a new directory with --output."))
-    before, after = (evaluate_tests(translator(share), adapted_recipe) for share in (0, chosen.share))
-    found = Adaptation(metric, table, chosen, {
-        name: (before[name][metric].value, scores[metric].value) for name, scores in after.items()})
+    references = {name: [target for _, _, target in read_pairs(adapted_recipe, spec)]
+                  for name, spec in adapted_recipe.data.test.items()}
+    console.print_message("testing the old and the adapted model on " + " + ".join(
+        f"{len(lines):,}" for lines in references.values()) + " pairs")
+    (_, before), (after, adapted) = (_tested(translator(share), adapted_recipe) for share in (0, chosen.share))
+    found = Adaptation(metric, table, chosen, (domain_pairs, general_pairs), {
+        name: compare(adapted[name], before[name], [lines], recipe.languages.target, [metric])[metric]
+        for name, lines in references.items()})
     # The validation scores of the training are not those of the average.
     metadata = {key: value for key, value in trained.metadata.items() if key not in ("validation", "int8")}
     save_bundle(output / BEST, interpolated(old, new, chosen.share), adapted_recipe.to_yaml(),
                 trained.tokenizer_files, {**metadata, "test": {name: to_dict(scores) for name, scores in after.items()},
                                       "adaptation": {**asdict(found), "model": str(model)}})
     if metric == "bleu" and native_obstacle(adapted_recipe.model, "int8") is None:
+        console.print_message(f"scoring the adapted model in int8 on {domain_pairs:,} + {general_pairs:,} pairs")
         fast = scores(replace(Translator.load(output / BEST, "cpu", "int8"), characters=None,
                               decoding=decoding_with(adapted_recipe.decoding, {"shortlist": 0})))
         int8 = Int8Score(mean(score.value for score in fast), mean((chosen.domain, chosen.general)),
                          choose_precision("reference", device), sum(map(len, sets.values())), fast[0].signature)
         update_bundle_metadata(output / BEST, **int8.metadata())
-        print_int8(int8)
+        print_int8(int8, "the adapted model")
     return found
 
 
@@ -191,16 +216,48 @@ def choose(table: Sequence[TradeOff], allow_loss: float) -> TradeOff:
     return max(allowed, key=lambda row: row.domain)
 
 
-def as_text(table: Sequence[TradeOff], metric: str) -> str:
-    """Format the table as text for a terminal."""
+def as_text(table: Sequence[TradeOff], metric: str, validated: tuple[int, int]) -> str:
+    """Format the table as text for a terminal. validated: see `Adaptation`."""
+    domain_pairs, general_pairs = validated
     return "\n".join(["share of the new weights   domain  general  "
-                      f"({metric} on validation text)",
+                      f"({metric} on {domain_pairs:,} and {general_pairs:,} validation pairs)",
                       *(f"{row.share:24.1f}   {row.domain:6.2f}   {row.general:6.2f}" for row in table)])
 
 
 def interpolated(old: Mapping[str, Tensor], new: Mapping[str, Tensor], share: float) -> dict[str, Tensor]:
     """Return (1 - share) * old + share * new, by name."""
     return {name: old[name].lerp(new[name], share) if old[name].is_floating_point() else new[name] for name in new}
+
+
+def _tested(translator: Translator, recipe: Recipe) -> tuple[ScoresByTest, dict[str, list[str]]]:
+    """Return the scores on the test sets of a recipe, and the translations, by test set."""
+    translated: list[list[str]] = []
+
+    def translate(*args: Any, **options: Any) -> list[list[Translation]]:
+        found = translator.translate(*args, **options)
+        translated.append([best.text for best, *_ in found])
+        return found
+
+    scores = evaluate_tests(translator, recipe, translate=translate)
+    return scores, dict(zip(scores, translated, strict=True))
+
+
+def _print_sizes(directory: Path, language: str | None, allow_loss: float) -> None:
+    """Print the number of pairs of each set, and what it tells about BLEU. language: of the target; None: no BLEU."""
+    for kind in ("domain", "general"):
+        sets = {name: [target for _, target in _read(directory, f"{kind}.{name}")]
+                for name in ("train", "valid", "test")}
+        intervals = {name: expected_interval(lines, language) for name, lines in sets.items() if language and lines}
+        known = {name: f" (± {intervals[name]:.1f} BLEU)" if name in intervals else "" for name in sets}
+        console.print_message(f"{kind} text: {len(sets['train']):,} pairs for training, {len(sets['valid']):,} for "
+                              f"validation{known['valid']}, {len(sets['test']):,} for tests{known['test']}")
+    number, interval = len(sets["valid"]), intervals.get("valid", 0)
+    if number < MAX_VALIDATED and interval > allow_loss:
+        best = interval * (number / MAX_VALIDATED) ** 0.5
+        console.warn(f"with {number:,} general pairs for validation, BLEU is known to about ± {interval:.1f} (95 %), "
+                     f"so a loss of {allow_loss:g} (--allow-loss) may not be seen. Some {ENOUGH_GENERAL:,} general "
+                     f"pairs give {MAX_VALIDATED:,} for validation (± {best:.1f}). Give them with --general, and a new "
+                     "directory with --output.")
 
 
 def _set_weights(network: Any, weights: Mapping[str, Tensor]) -> None:
@@ -223,15 +280,16 @@ def _write(recipe: Recipe, bundle: Path, tokenizers: Tokenizers, given: Mapping[
     """Write the text and the recipe of the training. The directory `output` appears only when it is complete."""
     for corpus in (corpus for text in given.values() for corpus in text.corpora):
         _require_two_columns(corpus)
-    texts = dict(zip(("domain.train", "domain.valid", "domain.test"), _split(given["text"], seed), strict=True))
+    of_domain = _split(given["text"], seed, PAIRS_PER_HELD_OUT["text"])
+    texts = dict(zip(("domain.train", "domain.valid", "domain.test"), of_domain, strict=True))
     limit = REPLAYED * len(texts["domain.train"])
     if "general" not in given:
         train_pairs, valid, test = _text_of_model(recipe_with_corpora(bundle), limit, seed)
     else:
-        train_pairs, valid, test = _split(given["general"], seed)
+        train_pairs, valid, test = _split(given["general"], seed, PAIRS_PER_HELD_OUT["general"])
         train_pairs = _sample(train_pairs, limit, seed)
     texts |= {"general.train": train_pairs, "general.valid": valid, "general.test": test}
-    texts |= {name: _sample(texts[name], MAX_VALIDATED, seed) for name in ("domain.valid", "general.valid")}
+    texts["general.valid"] = _sample(valid, MAX_VALIDATED, seed)
     apart = _without_common_sentences(texts)
     for name in ("domain.train", "general.train", "general.valid"):
         if not apart[name]:
@@ -273,8 +331,9 @@ def _without_common_sentences(texts: Mapping[str, list[TextPair]]) -> dict[str, 
             **{name: without(name, *of_domain) for name in of_general}}
 
 
-def _split(text: GivenText, seed: int) -> tuple[list[TextPair], list[TextPair], list[TextPair]]:
-    """Split a text into training, validation and test pairs. No sentence occurs in two of these sets.
+def _split(text: GivenText, seed: int, per_held_out: int) -> tuple[list[TextPair], list[TextPair], list[TextPair]]:
+    """Split a text into training, validation and test pairs. No sentence occurs in two of these sets. per_held_out: see
+    PAIRS_PER_HELD_OUT.
 
     Pairs without text on both sides, such as units of a .tmx that lack a language, are left out with a warning.
     """
@@ -286,10 +345,11 @@ def _split(text: GivenText, seed: int) -> tuple[list[TextPair], list[TextPair], 
     if lacking := [number for number, *texts in everything if any(map(is_blank, texts))]:
         console.warn(f"{text.label}: {len(lacking):,} of {len(everything):,} pairs are left out because they have no "
                      f"text in at least one of the two languages (first: {text.place(lacking[0])}).")
-    held_out = choose_held_out(pairs, seed, lambda source, target: True)
+    held_out = choose_held_out(pairs, seed, lambda source, target: True, maximum=MAX_VALIDATED,
+                               pairs_per_held_out=per_held_out)
     if not held_out.valid:
         raise CorpusError(f"{text.label}: {len(pairs):,} pairs are too few for a training, a validation and a test "
-                          f"set. Give at least {PAIRS_PER_HELD_OUT} different pairs with text on both sides; at least "
+                          f"set. Give at least {per_held_out} different pairs with text on both sides; at least "
                           "two of them must share neither source nor target with another pair.")
     held = held_out.valid | held_out.test | held_out.copies
 
@@ -307,12 +367,9 @@ def _text_of_model(recipe: Recipe, limit: int, seed: int) -> tuple[list[TextPair
     The model's checkpoint was chosen by the scores of `training.valid_sentences` validation pairs (`scored_pairs`). On
     these, it is better than on other text. If there are enough other validation pairs, only those are returned.
     """
-    test: list[TextPair] = []
-    for name, spec in recipe.data.test.items():
-        try:
-            test += _texts(as_lines(read_pairs(recipe, spec)))
-        except CorpusError as error:
-            console.warn(f"the test set {name} of the model is not scored: {error}")
+    remedy = ("the model's own training or validation text is not here, or was changed, or cannot be read. Give "
+              f"general text with --general: some {ENOUGH_GENERAL:,} pairs of ordinary sentences in the same "
+              "languages, which the model must still translate well.")
     try:
         seen: set[bytes] = set()
         found = (pair for spec in recipe.data.train if spec.translated_by is None
@@ -320,13 +377,20 @@ def _text_of_model(recipe: Recipe, limit: int, seed: int) -> tuple[list[TextPair
         train = _sample(_texts(found), limit, seed)
         valid = [list(as_lines(read_pairs(recipe, spec))) for spec in recipe.data.valid]
     except CorpusError as error:
-        remedy = "This is text of the model's recipe. Give other general text with --general."
-        raise CorpusError(f"{error} {remedy}") from None
+        raise CorpusError(f"{remedy}\nDetails: {error}") from None
     others: list[TextPair] = []
     for pairs in valid:
         scored = {number for number, _, _ in scored_pairs(pairs, recipe.training.valid_sentences)}
         others += _texts(pair for pair in pairs if pair[0] not in scored)
     everything = [pair for pairs in valid for pair in _texts(pairs)]
+    if not (train and everything):                                              # such as an imported model
+        raise CorpusError(remedy)
+    test: list[TextPair] = []
+    for name, spec in recipe.data.test.items():
+        try:
+            test += _texts(as_lines(read_pairs(recipe, spec)))
+        except CorpusError as error:
+            console.warn(f"the test set {name} of the model is not scored: {error}")
     return train, others if len(others) >= MAX_VALIDATED else everything, test
 
 

@@ -32,7 +32,8 @@ class HeldOut:
 
 
 def choose_held_out(pairs: Iterable[LinePair], seed: int, is_suitable: Callable[[str, str], bool],
-                    names: Collection[str] = ("valid", "test")) -> HeldOut:
+                    names: Collection[str] = ("valid", "test"), maximum: int = MAX_HELD_OUT,
+                    pairs_per_held_out: int = PAIRS_PER_HELD_OUT) -> HeldOut:
     """Choose validation and test pairs at random among the suitable pairs that share no sentence with a different pair.
 
     So a pair is not chosen if its source also occurs with another target, or its target with another source. Sentences
@@ -43,6 +44,7 @@ def choose_held_out(pairs: Iterable[LinePair], seed: int, is_suitable: Callable[
         seed: the same pairs and the same seed always give the same choice.
         is_suitable: function of source and target that returns True if the pair may be in a validation or test set.
         names: sets to choose; the other one is empty.
+        maximum, pairs_per_held_out: see MAX_HELD_OUT and PAIRS_PER_HELD_OUT.
     """
     numbers, hashes, suitable = array("Q"), [array("Q"), array("Q"), array("Q")], array("b")
     for number, source, target in pairs:
@@ -55,12 +57,12 @@ def choose_held_out(pairs: Iterable[LinePair], seed: int, is_suitable: Callable[
     pair_hashes, sources, targets = (np.array(column, np.uint64) for column in hashes)
     _, first, group = np.unique(pair_hashes, return_index=True, return_inverse=True)     # one group for equal pairs
     is_candidate = np.array(suitable, bool)[first]
-    limit = int(is_candidate.sum()) // PAIRS_PER_HELD_OUT
+    limit = int(is_candidate.sum()) // pairs_per_held_out
     for side in (sources[first], targets[first]):
         _, inverse, counts = np.unique(side, return_inverse=True, return_counts=True)
         is_candidate &= counts[inverse] == 1
     candidates = sorted(np.flatnonzero(is_candidate).tolist(), key=lambda index: int(first[index]))
-    size = min(MAX_HELD_OUT, limit, len(candidates) // 2)
+    size = min(maximum, limit, len(candidates) // 2)
     chosen = random.Random(seed).sample(candidates, len(names) * size)
     parts = {name: chosen[index * size:(index + 1) * size] for index, name in enumerate(names)}
     valid, test = (frozenset(lines[first[parts.get(name, [])]].tolist()) for name in ("valid", "test"))

@@ -38,12 +38,14 @@ def adapt(
     --allow-loss on general text, the best on the domain is written. If none gains on the domain, no model is written.
     """
     from seq2seq.check import adapt as adaptation
+    from seq2seq.evaluation.significance import verdict
 
     found = adaptation.adapt(model, text, output, allow_loss=allow_loss, seed=seed, general=general or (),
                              settings=settings or ())
-    typer.echo(adaptation.as_text(found.table, found.metric))
+    typer.echo(adaptation.as_text(found.table, found.metric, found.validated))
     typer.echo(f"chosen share: {found.chosen.share}\n\n{found.metric} on test text   before   after")
-    for name, (before, after) in found.tests.items():
-        typer.echo(f"{name:<{len(found.metric) + 13}} {before:8.2f} {after:7.2f}")
+    for name, test in found.tests.items():
+        typer.echo(f"{name:<{len(found.metric) + 13}} {test.baseline.value:8.2f} {test.system.value:7.2f}   "
+                   f"{verdict(test)}")
     console.print_message(f"the adapted model is in {output}; translate with: seq2seq translate "
                           f"{shlex.quote(str(output))} FILE")

@@ -85,7 +85,7 @@ class Comparisons(dict[str, Comparison]):
             return f"{estimate.value:.2f} ± {estimate.interval:.2f}"
 
         return html_table(([TITLES[metric], estimated(one.system), estimated(one.baseline), signed(one.difference),
-                            _verdict(one), one.signature] for metric, one in self.items()),
+                            verdict(one), one.signature] for metric, one in self.items()),
                           ["metric", "system (95 %)", "baseline (95 %)", "difference", "test", "signature"])
 
 
@@ -145,11 +145,11 @@ def format_comparison(comparisons: Mapping[str, Comparison], system: str, baseli
         lines += [f"  {name:<{width}}  {score.value:6.2f}  (95 %: {score.mean:.2f} ± {score.interval:.2f})"
                   f"{f'  precision:{score.precision}' if score.precision else ''}"
                   for name, score in ((system, comparison.system), (baseline, comparison.baseline))]
-        lines += [f"  {'difference':<{width}}  {signed(comparison.difference):>6}  ({_verdict(comparison)})"]
+        lines += [f"  {'difference':<{width}}  {signed(comparison.difference):>6}  ({verdict(comparison)})"]
     return "\n".join(lines)
 
 
-def _verdict(comparison: Comparison) -> str:
+def verdict(comparison: Comparison) -> str:
     if comparison.p_value is None:
         count = comparison.lines_that_differ
         return (f"not tested: the translations differ in {count:,} line{'s' * (count != 1)}; a test needs "

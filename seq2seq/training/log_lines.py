@@ -83,12 +83,14 @@ def print_validation(title: str, result: ValidationResult, best: bool) -> None:
         console.print_message(f"  {name}  {_as_text(scores)}")
 
 
-def print_int8(score: Int8Score) -> None:
-    """Print the validation scores in int8, as a warning if int8 loses too much."""
+def print_int8(score: Int8Score, name: str = "") -> None:
+    """Print the validation scores in int8, as a warning if int8 loses too much. name: name of the model, if several
+    have such scores."""
+    start = name and f"{name}: "
     if score.loses_too_much:
-        console.warn(f"int8 loses too much: {score}. So int8 is not the default of this model on a CPU.")
+        console.warn(f"{start}int8 loses too much: {score}. So int8 is not the default of this model on a CPU.")
     else:
-        console.print_message(str(score))
+        console.print_message(f"{start}{score}")
 
 
 def _as_text(values: Mapping[str, float]) -> str:

@@ -13,6 +13,7 @@ from seq2seq.check.adapt import (
     TEXT,
     TRAINING,
     TradeOff,
+    _print_sizes,
     _require_two_columns,
     _split,
     _text_of_model,
@@ -78,9 +79,8 @@ def test_the_domain_gains_and_general_text_loses_no_more_than_allowed(adapted):
     assert [row.share for row in found.table] == pytest.approx([share / 10 for share in range(11)])
     assert chosen.domain > before.domain + 20 and chosen.general >= before.general - 2
     assert chosen.domain == max(row.domain for row in found.table if row.general >= before.general - 2)
-    score_before, score_after = found.tests["domain"]
-    assert score_after > score_before + 20
-    assert found.tests["general"][0] > 20                                       # the model's own test set
+    assert found.tests["domain"].difference > 20 and found.tests["domain"].p_value < 0.05
+    assert found.tests["general"].baseline.value > 20                           # the model's own test set
 
 
 @pytest.mark.slow
@@ -97,7 +97,7 @@ def test_the_adapted_model_is_the_average_of_the_old_and_the_trained_weights(fol
         torch.testing.assert_close(weight, old[name].lerp(new[name], found.chosen.share))
     assert chosen.metadata["adaptation"]["chosen"]["share"] == found.chosen.share
     assert {name: scores["bleu"]["value"] for name, scores in chosen.metadata["test"].items()} == {
-        name: after for name, (_, after) in found.tests.items()}
+        name: test.system.value for name, test in found.tests.items()}
     translator = Translator.load(output, precision="fp32")
     assert translator.decoding == Translator.load(folder / "run", precision="fp32").decoding
     [[best]] = translator.translate(["one moon sees two sun"])
@@ -123,6 +123,10 @@ def test_the_same_call_again_gives_the_same_and_trains_no_more(folder, adapted, 
                  settings=["training.max_steps=600", "training.learning_rate=0.005", "training.threads=1"]) == found
     messages = capsys.readouterr().err
     assert f"{output / TRAINING} has finished" in messages
+    pairs = [len((output / TEXT / f"{kind}.valid.source").read_text().splitlines()) for kind in ("domain", "general")]
+    assert found.validated == tuple(pairs)
+    assert f"scoring 11 averages of the old and the new weights on {pairs[0]} + {pairs[1]} pairs" in messages
+    assert "the adapted model: BLEU" in messages or not usable_libraries(cpu_flags())
     assert "--restart" not in messages and "raise" not in messages                 # `adapt` has no such option
 
 
@@ -193,7 +197,7 @@ def test_units_of_a_translation_memory_that_lack_a_language_are_counted(tmp_path
     units = [f'<tuv xml:lang="en"><seg>{number} a</seg></tuv>' + (
         "" if number % 7 == 3 else f'<tuv xml:lang="zh"><seg>{number} b</seg></tuv>') for number in range(77)]
     (tmp_path / "memory.tmx").write_text(f"<tmx><body>{''.join(f'<tu>{unit}</tu>' for unit in units)}</body></tmx>")
-    sets = _split(GivenText(corpora_of([tmp_path / "memory.tmx"]), recipe), seed=1)
+    sets = _split(GivenText(corpora_of([tmp_path / "memory.tmx"]), recipe), seed=1, per_held_out=10)
     assert sorted(pair for pairs in sets for pair in pairs) == sorted(
         (f"{number} a", f"{number} b") for number in range(77) if number % 7 != 3)
     assert "11 of 77 pairs are left out" in capsys.readouterr().err
@@ -205,12 +209,34 @@ def test_text_of_a_domain_may_be_in_several_files_of_several_formats(tmp_path, c
         f'{"#, fuzzy" if number % 11 == 5 else "#"}\nmsgid "{number} a"\nmsgstr "{number} b"\n'
         for number in range(44)))
     (tmp_path / "b.tsv").write_text("".join(f"{number} c\t{number} d\n" for number in range(33)) + "e\t\n")
-    sets = _split(GivenText(corpora_of([tmp_path / "a.po", tmp_path / "b.tsv"]), recipe), seed=1)
+    sets = _split(GivenText(corpora_of([tmp_path / "a.po", tmp_path / "b.tsv"]), recipe), seed=1, per_held_out=10)
     assert sorted(pair for pairs in sets for pair in pairs) == sorted(
         [(f"{number} a", f"{number} b") for number in range(44) if number % 11 != 5]
         + [(f"{number} c", f"{number} d") for number in range(33)])
     messages = capsys.readouterr().err
     assert "4 messages without a finished translation" in messages and "b.tsv:34)" in messages
+
+
+@pytest.mark.parametrize("pairs, per_held_out, expected", [
+    (1014, 4, 253), (4000, 4, 500), (1000, 10, 100), (20, 10, 2), (9000, 10, 500)])
+def test_text_that_suffices_gives_500_pairs_each_for_validation_and_test(tmp_path, pairs, per_held_out, expected):
+    recipe = load_recipe(Path(__file__).parents[2] / "recipes/phrasebook/en_zh.yaml", check_files=False)
+    (tmp_path / "a.tsv").write_text("".join(f"{number} c\t{number} d\n" for number in range(pairs)))
+    sets = _split(GivenText(corpora_of([tmp_path / "a.tsv"]), recipe), seed=1, per_held_out=per_held_out)
+    assert list(map(len, sets)) == [pairs - 2 * expected, expected, expected]
+
+
+@pytest.mark.parametrize("pairs, language, warned", [(50, "de", True), (500, "de", False), (50, None, False)])
+def test_the_sizes_of_all_sets_are_printed_and_too_little_general_text_is_warned_of(
+        tmp_path, capsys, pairs, language, warned):
+    for kind, numbers in (("domain", (80, 10, 0)), ("general", (900, pairs, 50))):
+        for name, number in zip(("train", "valid", "test"), numbers, strict=True):
+            for side in ("source", "target"):
+                (tmp_path / f"{kind}.{name}.{side}").write_text(("ten words " * 5 + "\n") * number)
+    _print_sizes(tmp_path, language, 0.5)
+    messages = capsys.readouterr().err
+    assert ("warning" in messages) == warned == ("2,000 general pairs" in messages)
+    assert ("50 for tests (± 7.4 BLEU)" in messages) == (language is not None) and "80 pairs for training" in messages
 
 
 def test_no_training_pair_has_a_sentence_of_a_validation_or_test_set():
@@ -267,7 +293,7 @@ def test_decoding_options_of_the_call_hold_for_all_translations(folder, tmp_path
     monkeypatch.setattr(Translator, "from_recipe", lambda network, tokenizers, recipe, *rest: (
         used.append(recipe.decoding.beam_size), made(network, tokenizers, recipe, *rest))[1])
     adapt(folder / "run", memory(folder), tmp_path / "greedy", allow_loss=100, settings=[
-        "training.max_steps=20", "training.learning_rate=0.005", "training.threads=1", "decoding.beam_size=1"])
+        "training.max_steps=200", "training.learning_rate=0.005", "training.threads=1", "decoding.beam_size=1"])
     assert len(used) > 11 and set(used) == {1}                                  # shares of weights and validations
 
 
@@ -286,7 +312,7 @@ def test_a_model_whose_text_is_elsewhere_needs_other_general_text(folder, tmp_pa
     text = (folder / "train.en").read_text()
     (folder / "train.en").unlink()
     try:
-        with pytest.raises(CorpusError):
+        with pytest.raises(CorpusError, match="^the model's own training .* Give general text with --general"):
             adapt(folder / "run", memory(folder), tmp_path / "new")
     finally:
         (folder / "train.en").write_text(text)
