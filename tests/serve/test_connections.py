@@ -321,12 +321,12 @@ def test_the_log_as_json_has_the_fields_of_a_request():
     logger.setLevel(logging.INFO)
     try:
         with serving() as (url, _, _):
-            requests.get(f"{url}/languages", timeout=20)
             logger.warning("two\nlines")
+            requests.get(f"{url}/languages", timeout=20)
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
-    first, second = lines
+    first, second = reversed(lines)
     assert {name: first[name] for name in ("level", "client", "method", "endpoint", "status")} == {
         "level": "INFO", "client": "127.0.0.1", "method": "GET", "endpoint": "/languages", "status": 200}
     assert first["message"] == f"127.0.0.1 GET /languages 200 {first['milliseconds']} ms"
