@@ -16,7 +16,7 @@ from seq2seq.data.corpus import read_pairs
 from seq2seq.errors import OptionError
 from seq2seq.evaluation.recipe_tests import recipe_with_tests
 from seq2seq.evaluation.scores import TITLES
-from seq2seq.evaluation.significance import SIGNIFICANCE_LEVEL, Comparison, compare, signed
+from seq2seq.evaluation.significance import Comparison, compare, signed
 from seq2seq.recipe import DecodingSection, Recipe, decoding_with
 from seq2seq.recipe.yaml_document import read_yaml
 from seq2seq.tokenizers.source import Source
@@ -43,8 +43,7 @@ class Trial:
     @property
     def significant(self) -> bool:
         """True if the score differs significantly from that of the present values."""
-        found = self.comparison
-        return bool(found and found.difference and found.p_value is not None and found.p_value < SIGNIFICANCE_LEVEL)
+        return self.comparison is not None and self.comparison.significant
 
     @property
     def line(self) -> str:

@@ -6,11 +6,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import Any
-
-from sacrebleu.metrics import CHRF
 
 from seq2seq.data.line_splitting import word_spans
 from seq2seq.evaluation.scores import sacrebleu_metric
@@ -51,23 +48,14 @@ def scores_with_intervals(translations: Sequence[str], references: Sequence[str]
     found = {}
     for name in metrics:
         metric: Any = sacrebleu_metric(name, language)
-        # For translations that are almost empty, some scores of sacreBLEU's resampling are numbers of NumPy, which it
-        # cannot average with Python's.
-        metric._compute_score_from_stats = partial(_as_float, metric._compute_score_from_stats)
         score = metric.corpus_score(list(translations), [list(references)], n_bootstrap=RESAMPLED)
         found[name] = Interval(float(score.score), float(score._mean), float(score._ci), str(metric.get_signature()))
     return found
 
 
-def _as_float(compute: Callable[[Any], Any], statistics: Any) -> Any:
-    found = compute(statistics)
-    found.score = float(found.score)
-    return found
-
-
 def sentence_scores(translations: Sequence[str], references: Sequence[str]) -> list[float]:
     """Return the chrF of each sentence."""
-    metric = CHRF()
+    metric = sacrebleu_metric("chrf", "")                                      # of any language
     return [float(metric.sentence_score(text, [reference]).score)
             for text, reference in zip(translations, references, strict=True)]
 

@@ -19,7 +19,7 @@ from seq2seq.evaluation.calibration import reliability
 from seq2seq.evaluation.learning_curves import compared_curves, learning_curves
 from seq2seq.evaluation.recipe_tests import TestSet
 from seq2seq.evaluation.scores import TITLES
-from seq2seq.evaluation.significance import SIGNIFICANCE_LEVEL, compare, signed
+from seq2seq.evaluation.significance import Comparison, compare, signed
 from seq2seq.evaluation.systems import System
 from seq2seq.recipe import differences
 from seq2seq.recipe.recipe_differences import KEYS_WITHOUT_EFFECT
@@ -147,14 +147,13 @@ def _compared(system: System, first: System, test: TestSet) -> str:
                         test.languages[1], ("bleu", "chrf"), names=[system.name, first.name, test.name])
     except CorpusError as error:                                                # a system has no text at all
         return str(error)
-    return "; ".join(_verdict(TITLES[metric], one.difference, one.p_value) for metric, one in found.items())
+    return "; ".join(_verdict(TITLES[metric], one) for metric, one in found.items())
 
 
-def _verdict(title: str, difference: float, p_value: float | None) -> str:
-    if p_value is None:
-        return f"{title} {signed(difference)} (too few lines differ for a test)"
-    significant = difference and p_value < SIGNIFICANCE_LEVEL
-    return f"{title} {signed(difference)} (p = {p_value:.3f}{', significant' if significant else ''})"
+def _verdict(title: str, found: Comparison) -> str:
+    if found.p_value is None:
+        return f"{title} {signed(found.difference)} (too few lines differ for a test)"
+    return f"{title} {signed(found.difference)} (p = {found.p_value:.3f}{', significant' * found.significant})"
 
 
 def _curves(systems: Sequence[System]) -> list[str]:

@@ -6,6 +6,7 @@ the same (Post 2018, arXiv:1804.08771). Perplexities are comparable only if they
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from seq2seq.data.pair_quality import is_tokenized
 from seq2seq.data.parallel_text import require_as_many_lines
 from seq2seq.errors import CorpusError, OptionError, UserError
 from seq2seq.languages import SPACELESS_CHARACTER, bleu_tokenizer, has_spaceless_words, main_language, ter_tokenizer
+from seq2seq.recipe.task import RANGES
 from seq2seq.tokenizers.canonical_text import is_blank, looks_different
 from seq2seq.translation.text_io import UnseenCharacters
 
@@ -229,7 +231,7 @@ def perplexities(
         signatures["word_perplexity"] = "unit:character|spaces:no|end:yes"
     signatures["perplexity"] += f"|vocabulary:{tokenizer.vocab_size}|tokenizer:{tokenizer.fingerprint[:8]}"
     return {
-        metric: Score(perplexity(total, counts[metric]), signatures[metric],
+        metric: Score(within_range(metric, perplexity(total, counts[metric])), signatures[metric],
                       {"negative_log_likelihood": total, "units": counts[metric], "lines": len(kept)},
                       translator.precision)
         for metric in metrics
@@ -325,13 +327,34 @@ def check_expected(
     return warnings
 
 
+def within_range(metric: str, value: float) -> float:
+    """Return a score without the rounding error that takes it out of the range of its metric; NaN stays NaN."""
+    low, high = RANGES[metric]
+    return min(max(float(value), low), high)
+
+
 def sacrebleu_metric(metric: str, language: str) -> BLEU | CHRF | TER:
-    """Return sacreBLEU's metric for text in this language. metric: bleu, chrf or ter.
+    """Return sacreBLEU's metric for text in this language. metric: bleu, chrf or ter. All its scores, also those of
+    resampled test sets, are numbers of Python within the range of the metric.
 
     Raises:
         OptionError: there is no such metric.
         UserError: the language needs an optional package that is not installed.
     """
+    found: Any = _sacrebleu_metric(metric, language)
+    found._compute_score_from_stats = partial(_score_within_range, metric, found._compute_score_from_stats)
+    return found
+
+
+def _score_within_range(metric: str, compute: Callable[[Any], Any], statistics: Any) -> Any:
+    """Return the score that sacreBLEU computes from its statistics. Its BLEU of equal texts is 100.00000000000004. Some
+    scores of texts that are almost empty are numbers of NumPy, which it cannot average with Python's."""
+    found = compute(statistics)
+    found.score = within_range(metric, found.score)
+    return found
+
+
+def _sacrebleu_metric(metric: str, language: str) -> BLEU | CHRF | TER:
     if metric == "chrf":
         return CHRF()
     if metric == "ter":

@@ -61,7 +61,8 @@ class Comparison:
     """Comparison of two systems by one metric.
 
     p_value: probability of a difference of at least this size between equally good systems; None if fewer than
-        MIN_DIFFERING_LINES lines differ.
+        MIN_DIFFERING_LINES lines differ. It is 1 if the scores are equal, for which sacreBLEU's bootstrap can yield the
+        smallest possible p-value.
     lines_that_differ: number of lines that the systems translate differently.
     """
 
@@ -75,6 +76,11 @@ class Comparison:
     def difference(self) -> float:
         """Score of the system minus score of the baseline."""
         return self.system.value - self.baseline.value
+
+    @property
+    def significant(self) -> bool:
+        """True if the scores differ significantly."""
+        return self.p_value is not None and self.p_value < SIGNIFICANCE_LEVEL
 
 
 class Comparisons(dict[str, Comparison]):
@@ -118,9 +124,10 @@ def compare(system: Sequence[str], baseline: Sequence[str], references: Sequence
         signatures, scores = tested()
         (title, signature), = signatures.items()
         baseline_result, system_result = scores[title]
+        p_value = float(system_result.p_value) if system_result.score != baseline_result.score else 1.0
         comparisons[metric] = Comparison(
             _estimate(system_result, precisions[0]), _estimate(baseline_result, precisions[1]),
-            float(system_result.p_value) if differing >= MIN_DIFFERING_LINES else None, str(signature), differing)
+            p_value if differing >= MIN_DIFFERING_LINES else None, str(signature), differing)
     return comparisons
 
 
@@ -154,9 +161,8 @@ def verdict(comparison: Comparison) -> str:
         count = comparison.lines_that_differ
         return (f"not tested: the translations differ in {count:,} line{'s' * (count != 1)}; a test needs "
                 f"{MIN_DIFFERING_LINES} to reach p < {SIGNIFICANCE_LEVEL}")
-    # sacreBLEU's bootstrap can yield the smallest possible p-value even if both scores are equal.
-    significant = comparison.difference and comparison.p_value < SIGNIFICANCE_LEVEL
-    return f"p = {comparison.p_value:.4f}, {'' if significant else 'not '}significant at {SIGNIFICANCE_LEVEL}"
+    return (f"p = {comparison.p_value:.4f}, {'' if comparison.significant else 'not '}significant at "
+            f"{SIGNIFICANCE_LEVEL}")
 
 
 def comparison_to_dict(comparisons: Mapping[str, Comparison]) -> dict[str, dict[str, Any]]:

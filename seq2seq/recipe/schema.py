@@ -34,7 +34,7 @@ from seq2seq.recipe.data_section import Corpus, Data, Languages, OneLine
 from seq2seq.recipe.decoding_section import DecodingSection
 from seq2seq.recipe.directions import check_directions, direction_into, directions_of, targets_of, with_languages
 from seq2seq.recipe.model_section import ModelSection
-from seq2seq.recipe.task import TASKS, TRANSLATION, Metric, Task
+from seq2seq.recipe.task import RANGES, TASKS, TRANSLATION, Metric, Task
 from seq2seq.recipe.tokenizer_section import TokenizerSection
 from seq2seq.recipe.training_section import TrainingSection
 
@@ -213,6 +213,10 @@ class Recipe(Section):
                     refuse_if(metric not in measures, key, f"not in the metrics of this recipe: {', '.join(measures)}")
                 with collecting(errors):
                     refuse_if(low > high, key, f"the lowest score must be first, found [{low}, {high}]")
+                with collecting(errors):
+                    lowest, highest = RANGES[metric]
+                    refuse_if(high < lowest or low > highest, key, f"the metric is from {lowest:g} to {highest:g}, so "
+                              f"no score is from {low:g} to {high:g}")
         raise_all(errors)
         return expected
 

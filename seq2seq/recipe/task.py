@@ -1,10 +1,15 @@
 """Tasks that models are trained for, and the data, metrics and defaults of each task."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Metric = Literal["bleu", "chrf", "ter", "exact", "perplexity", "word_perplexity", "character_perplexity"]
+RANGES: Mapping[str, tuple[float, float]] = {
+    "bleu": (0, 100), "chrf": (0, 100), "ter": (0, math.inf), "exact": (0, 100),
+    "perplexity": (1, math.inf), "word_perplexity": (1, math.inf), "character_perplexity": (1, math.inf)}
+"""Lowest and highest value of each metric. TER is above 100 if a translation is much longer than its reference."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from seq2seq.errors import CheckpointError
+from seq2seq.recipe.task import RANGES
 
 MAX_LOSS = 0.3
 """Maximum loss of BLEU on the validation set with which int8 is the default on a CPU."""
@@ -46,11 +47,12 @@ class Int8Score:
         """
         if (entry := metadata.get("int8")) is None:
             return None
+        low, high = RANGES["bleu"]
         kinds: dict[str, Any] = {"bleu": (int, float), "reference_bleu": (int, float), "reference_precision": str,
                                  "sentences": int, "signature": str}
         if (isinstance(entry, dict) and entry.keys() == kinds.keys()
                 and all(isinstance(entry[name], kind) for name, kind in kinds.items())
-                and all(0 <= entry[name] <= 100 for name in ("bleu", "reference_bleu"))):
+                and all(low <= entry[name] <= high for name in ("bleu", "reference_bleu"))):
             return Int8Score(**entry)
         raise CheckpointError(f"{where}: int8 is {entry}, which is not a record of BLEU in int8. Choose a "
                               "precision with --precision, or copy the bundle again from its original location.")

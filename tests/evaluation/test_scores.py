@@ -2,13 +2,16 @@
 
 import gzip
 import json
+import math
 from types import SimpleNamespace
 
 import pytest
 import sacrebleu
 
-from seq2seq.errors import CorpusError, UserError
+from seq2seq.errors import CheckpointError, CorpusError, UserError
+from seq2seq.evaluation.error_analysis import scores_with_intervals
 from seq2seq.evaluation.scores import (
+    METRICS,
     Score,
     ScoresByTest,
     check_expected,
@@ -18,11 +21,13 @@ from seq2seq.evaluation.scores import (
     score_files,
     score_pairs,
     to_dict,
+    within_range,
 )
 from seq2seq.evaluation.significance import compare, comparison_to_dict, format_comparison
 from seq2seq.evaluation.two_systems import compare_systems
 from seq2seq.recipe import Corpus, Languages
 from seq2seq.recipe.task import TRANSLATION
+from seq2seq.storage.int8_score import Int8Score
 from seq2seq.tokenizers.vocabulary import as_line
 
 ENGLISH = [
@@ -109,8 +114,37 @@ def test_a_missing_package_is_reported_with_the_extra_that_installs_it(language,
         corpus_scores(["猫"], [["猫"]], language)
 
 
-def test_a_perfect_translation_is_perfect():
-    assert values(corpus_scores(REFERENCE, [REFERENCE], "en")) == pytest.approx({"bleu": 100, "chrf": 100, "ter": 0})
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_perfect_translation_is_perfect(language):
+    """sacreBLEU's BLEU of equal texts is 100.00000000000004."""
+    lines = REFERENCE[:4]                                                       # the last one has no 4-gram
+    scores = corpus_scores(lines, [lines], language, (*METRICS, "exact"))
+    assert values(scores) == {"bleu": 100, "chrf": 100, "ter": 0, "exact": 100}
+    compared = compare([f"{line} " for line in lines * 2], lines * 2, [lines * 2], language, samples=20)
+    estimates = [estimate for one in compared.values() for estimate in (one.system, one.baseline)]
+    assert {(estimate.value, estimate.mean) for estimate in estimates} == {(100, 100), (0, 0)}
+    intervals = scores_with_intervals(lines, lines, language, METRICS).values()
+    assert {(one.value, one.mean, one.half) for one in intervals} == {(100, 100, 0), (0, 0, 0)}
+
+
+def test_a_model_with_perfect_scores_has_a_record_of_them_that_is_read_again():
+    bleu = corpus_scores(REFERENCE, [REFERENCE], "en")["bleu"]
+    assert check_expected({"test": {"bleu": bleu}}, {"test": {"bleu": [99.5, 100]}}) == []
+    record = Int8Score(bleu.value, bleu.value, "fp32", len(REFERENCE), bleu.signature)
+    assert Int8Score.from_metadata(json.loads(json.dumps(record.metadata())), "metadata.json") == record
+
+
+@pytest.mark.parametrize("value", [-0.1, 100.1, float("nan"), float("inf")])
+def test_a_bleu_that_no_translation_can_have_is_no_record(value):
+    metadata = Int8Score(value, 30.0, "fp32", 7, "s").metadata()
+    with pytest.raises(CheckpointError):
+        Int8Score.from_metadata(metadata, "metadata.json")
+
+
+def test_rounding_takes_no_score_out_of_its_range_and_nothing_else_is_changed():
+    assert within_range("bleu", 100.00000000000004) == 100 and within_range("perplexity", 0.9999999) == 1
+    assert within_range("ter", 700.0) == 700 and within_range("word_perplexity", math.inf) == math.inf
+    assert math.isnan(within_range("bleu", math.nan))
 
 
 def test_only_the_requested_metrics_are_computed():
