@@ -12,7 +12,7 @@ from benchmarks.measuring import Run, SystemProcess, measure_in_rounds
 from seq2seq.data.batching import EncodedSide
 from seq2seq.data.epoch_plan import batches_in_order
 from seq2seq.data.preparation import TrainingText, train_or_load_tokenizers
-from seq2seq.devices import choose_precision, configure_process
+from seq2seq.devices import CPU_PRECISIONS, configure_process
 from seq2seq.errors import RecipeError
 from seq2seq.evaluation.scores import corpus_scores
 from seq2seq.inference.load_model import stored_weights
@@ -70,12 +70,11 @@ def measure(recipe: Recipe, run: Path, model: Path | None, shape: str, sentences
         UserError: `model` is not a model, or its languages differ from the recipe's.
     """
     bundle = trained_bundle(recipe, model) if model else random_bundle(recipe, run)
-    precisions = dict.fromkeys([choose_precision("reference", "cpu"), "int8", "fp32"])
     rows = []
     for task in tasks(shape, len(sentences), model is not None):
         parallel = 1 if task.batch == 1 else workers
         systems = {f"seq2seq {precision}": SystemProcess(ours, bundle, precision, parallel, sentences, task)
-                   for precision in precisions}
+                   for precision in CPU_PRECISIONS}
         systems |= {f"CTranslate2 {kind}": SystemProcess(ctranslate2, bundle, run / "ctranslate2", kind, parallel,
                                                          sentences, task) for kind in ("int8", "float32")}
         systems["transformers fp32"] = SystemProcess(transformers, bundle, parallel, sentences,

@@ -44,7 +44,7 @@ from benchmarks.measuring import environment
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, Shape, gather
 from seq2seq.data.epoch_plan import batches_in_order, plan_epoch
 from seq2seq.devices import choose_device, describe
-from seq2seq.inference.engines import load_engine
+from seq2seq.inference.engines import torch_engine
 from seq2seq.model import build_model, kernels
 from seq2seq.recipe import ModelSection, TrainingSection
 from seq2seq.search.beam import search
@@ -288,7 +288,7 @@ def decoding(bench: Bench) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]
     def measure(beam_size: int) -> dict[str, Any]:
         torch.manual_seed(1)
         model = build_model(section_of(shape), vocab_size, vocab_size).to(bench.device)
-        engine = load_engine(model, "bf16" if bench.on_gpu else "fp32", str(bench.device))
+        engine = torch_engine(model, "bf16" if bench.on_gpu else "fp32", str(bench.device))
         options = SearchOptions(beam_size, power_length_penalty(1.0), banned_ids=[0, 1])
 
         def translate() -> int:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 PRECISIONS = ("auto", "reference", "fp32", "bf16", "fp16", "int8")
 """Precisions of inference; see `choose_precision`."""
+CPU_PRECISIONS = ("int8", "fp32")
+"""Precisions of inference on a CPU."""
 
 MEMORY = Path("/proc/meminfo")
 """File that tells the free memory of the machine."""
@@ -254,18 +256,22 @@ def dtype_of(precision: str) -> torch.dtype:
 def choose_precision(precision: str, device: str) -> str:
     """Return the precision for inference.
 
-    `reference` is the first of bf16, fp16 and fp32 that the hardware supports; results of experiments are computed in
-    it. `auto` is the fastest: int8 on a CPU, otherwise `reference`.
+    `reference` is fp32 on a CPU, and on a GPU the first of bf16, fp16 and fp32 that it supports; results of experiments
+    are computed in it. `auto` is the fastest: int8 on a CPU, otherwise `reference`.
 
     Raises:
         UserError: the precision is unknown, or not available on this hardware.
     """
     if precision not in PRECISIONS:
         raise OptionError(f"there is no precision '{precision}'. Use one of {', '.join(PRECISIONS)}.")
-    if precision == "int8" and kind(device) != "cpu":
+    if kind(device) == "cpu":
+        found = {"auto": "int8", "reference": "fp32"}.get(precision, precision)
+        if found not in CPU_PRECISIONS:
+            raise UserError(f"precision {found} is for GPUs, and for training; a CPU translates and scores in "
+                            f"{' or '.join(CPU_PRECISIONS)}. Use precision auto or reference (fp32).")
+        return found
+    if precision == "int8":
         raise UserError(f"precision int8 is for the CPU; this is {kind(device)}. Use precision auto or bf16.")
-    if precision == "int8" or precision == "auto" and kind(device) == "cpu":
-        return "int8"
     return choose_floating_point("auto" if precision == "reference" else precision, device)
 
 

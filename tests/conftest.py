@@ -133,4 +133,4 @@ def make_batch(make_corpus: MakeCorpus) -> MakeBatch:
 @pytest.fixture
 def workers_are_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `TranslatorPool` start processes for every model, as for one without a `NativeEngine`."""
-    monkeypatch.setattr(worker_processes, "NATIVE_PRECISIONS", ())
+    monkeypatch.setattr(worker_processes, "NativeEngine", type(None))

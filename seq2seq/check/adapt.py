@@ -18,7 +18,7 @@ from statistics import mean
 from typing import Any
 
 from pydantic import BaseModel
-from torch import Tensor, nn
+from torch import Tensor
 
 from seq2seq import console
 from seq2seq.check.given_text import GivenText, corpora_of
@@ -31,7 +31,7 @@ from seq2seq.evaluation.scores import Score, ScoresByTest, evaluate_tests, score
 from seq2seq.evaluation.significance import Comparison, compare, expected_interval
 from seq2seq.files import sha256_of
 from seq2seq.inference.engines import native_obstacle
-from seq2seq.inference.load_model import as_tensors, read_model
+from seq2seq.inference.load_model import StoredModel, as_arrays, as_tensors, read_stored_model
 from seq2seq.recipe import Corpus, Recipe, decoding_with, load_recipe
 from seq2seq.recipe.task import TRANSLATION
 from seq2seq.signals import stopping_by_ctrl_c
@@ -121,7 +121,8 @@ def adapt(model: Path, domain: Sequence[Path], output: Path, *, general: Sequenc
         Stopped: Ctrl-C, also while the averages are scored; the training is kept then.
     """
     bundle = resolve_model_path(model)
-    network, recipe, tokenizers = read_model(bundle)
+    stored = read_stored_model(bundle)
+    recipe, tokenizers = stored.recipe, stored.tokenizers
     if recipe.task is not TRANSLATION:
         raise UserError(f"{model} does not translate text. Only translation models can be adapted.")
     if len(recipe.directions) > 1 or recipe.data.context:
@@ -156,13 +157,13 @@ def adapt(model: Path, domain: Sequence[Path], output: Path, *, general: Sequenc
                           "scores are those of the new weights alone, on the validation pairs of both kinds")
     train(untested, output / TRAINING, restart=None)
 
-    bundles = load_bundle(bundle), load_bundle(output / TRAINING / BEST)
-    (old, new), trained = map(as_tensors, (each.weights for each in bundles)), bundles[1]
+    trained = load_bundle(output / TRAINING / BEST)
+    old, new = as_tensors(stored.weights), as_tensors(trained.weights)
     device = choose_device(adapted_recipe.training.device)
 
     def translator(share: float) -> Translator:
-        _set_weights(network, interpolated(old, new, share))
-        return Translator.from_recipe(network, tokenizers, adapted_recipe, device)
+        weights = as_arrays(interpolated(old, new, share))
+        return Translator.of_model(StoredModel(None, adapted_recipe, tokenizers, weights, {}), device, "reference")
 
     def scores(average: Translator) -> list[Score]:
         """Return the scores on the validation text of the domain, and on general validation text."""
@@ -260,11 +261,6 @@ def _print_sizes(directory: Path, language: str | None, allow_loss: float) -> No
                      f"so a loss of {allow_loss:g} (--allow-loss) may not be seen. Some {ENOUGH_GENERAL:,} general "
                      f"pairs give {MAX_VALIDATED:,} for validation (± {best:.1f}). Give them with --general, and a new "
                      "directory with --output.")
-
-
-def _set_weights(network: Any, weights: Mapping[str, Tensor]) -> None:
-    module: nn.Module = network
-    module.load_state_dict(dict(weights), strict=False)
 
 
 def _read(directory: Path, name: str) -> list[TextPair]:

@@ -68,10 +68,11 @@ def global_options(
 ) -> None:
     """Handle the options that come before the command."""
     if version:
-        from seq2seq.inference.engines import NATIVE_PRECISIONS, describe_kernels
+        from seq2seq.devices import CPU_PRECISIONS
+        from seq2seq.inference.engines import describe_kernels
 
         torch = importlib.metadata.version("torch") if find_spec("torch") else "not installed"
-        kernels = map(describe_kernels, NATIVE_PRECISIONS)
+        kernels = map(describe_kernels, CPU_PRECISIONS)
         typer.echo("\n".join([f"seq2seq {__version__}", *kernels, f"PyTorch: {torch}"]))
         raise typer.Exit
 

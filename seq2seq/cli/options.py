@@ -173,9 +173,9 @@ Model = Annotated[Path, typer.Argument(
 Device = Annotated[str, typer.Option(
     metavar="D", help="cpu, cuda, cuda:1, …; auto uses a GPU if there is one.", rich_help_panel=MACHINE)]
 PrecisionOption = Annotated[Precision, typer.Option(
-    help="Number format. reference: the first of bf16, fp16 and fp32 that the hardware supports. auto: int8, the "
-    "fastest on a CPU, unless the model does not allow it or loses more than 0.3 BLEU by it (measured at the end of "
-    "training); otherwise reference.",
+    help="Number format. int8 is for CPUs, bf16 and fp16 are for GPUs. reference: fp32 on a CPU, on a GPU the first of "
+    "bf16, fp16 and fp32 that it supports. auto: int8, the fastest on a CPU, unless the model does not allow it or "
+    "loses more than 0.3 BLEU by it (measured at the end of training); otherwise reference.",
     rich_help_panel=MACHINE)]
 TrainingDevice = Annotated[str | None, typer.Option(
     "--device", metavar="D", help="cpu, cuda, cuda:1, …; auto uses a GPU if there is one. Short for --set "

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -29,10 +30,6 @@ from seq2seq.storage.int8_score import Int8Score
 if TYPE_CHECKING:
     from seq2seq.model import Model
     from seq2seq.model.interface import Seq2Seq
-
-
-NATIVE_PRECISIONS = ("int8", "fp32")
-"""Precisions of `NativeEngine`."""
 
 
 class Engine(Stepwise, Protocol):
@@ -74,30 +71,30 @@ class Engine(Stepwise, Protocol):
         """Model of the engine as a PyTorch module, which scores all positions of a given target in one call."""
 
 
-def load_engine(model: StoredModel | Model, precision: str, device: str) -> Engine:
-    """Return an engine that decodes with a copy of `model`.
+def load_engine(stored: StoredModel, precision: str, device: str) -> Engine:
+    """Return an engine that decodes with a model.
 
     Args:
-        model: contents of a bundle; or a model in memory, as in validation, for which there is no int8.
-        precision: "fp32", "bf16", "fp16" (only on a GPU), "int8" (only on a CPU), or "reference" (see
-            `choose_precision`) or "auto" (see `default_precision`). If int8 has an obstacle (see `native_obstacle`), it
-            is replaced by "reference", and a message says so. `Engine.precision` of the result is the precision in use.
-            On a CPU, bundles in int8 and fp32 get a `NativeEngine` if there is no obstacle, everything else PyTorch.
+        precision: "int8" (only on a CPU), "fp32", "bf16", "fp16" (only on a GPU), or "reference" (see
+            `choose_precision`) or "auto" (see `default_precision`). On a CPU, the engine is a `NativeEngine` if there
+            is no obstacle (see `native_obstacle`), else PyTorch in fp32; a message says so if int8 was selected.
+            `Engine.precision` of the result is the precision in use.
     Raises:
         UserError: the precision is unknown, or not available on this hardware.
     """
-    selected = choose_precision(default_precision(model, device) if precision == "auto" else precision, device)
-    if isinstance(model, StoredModel) and kind(device) == "cpu" and selected in NATIVE_PRECISIONS:
-        if (obstacle := native_obstacle(model.recipe.model, selected)) is None:
-            return _native_engine(model, selected)
+    selected = choose_precision(default_precision(stored, device) if precision == "auto" else precision, device)
+    if kind(device) == "cpu":
+        if (obstacle := native_obstacle(stored.recipe.model, selected)) is None:
+            return _native_engine(stored, selected)
         if selected == "int8":
-            _say_once(f"{obstacle}; translating in {choose_precision('reference', device)} instead")
-    if selected == "int8":
-        return load_engine(model, "reference", device)
-    return _torch_engine(build(model) if isinstance(model, StoredModel) else model, selected, device)
+            _say_once(f"{obstacle}; translating in fp32 instead")
+            return load_engine(stored, "fp32", device)
+    return torch_engine(build(stored), selected, device)
 
 
-def _torch_engine(model: Model, precision: str, device: str) -> Engine:
+def torch_engine(model: Model, precision: str, device: str) -> Engine:
+    """Return an engine that decodes with a copy of a model in PyTorch. precision: "fp32", or on a GPU also "bf16" or
+    "fp16"."""
     import torch
 
     from seq2seq.inference.eager import EagerEngine
@@ -112,18 +109,17 @@ def _torch_engine(model: Model, precision: str, device: str) -> Engine:
     return EagerEngine(model, precision, on)
 
 
-def default_precision(model: StoredModel | Model, device: str) -> str:
+def default_precision(stored: StoredModel, device: str) -> str:
     """Return the precision that `auto` means for a model: int8 on a CPU, otherwise reference.
 
-    On a CPU, too, reference is the default of a model in memory, of a language model, for which there are no kernels,
-    and of a model whose bundle says that int8 loses too much; then a message says so.
+    On a CPU, too, reference is the default of a language model, for which there are no kernels, and of a model whose
+    bundle says that int8 loses too much; then a message says so.
     """
-    if not isinstance(model, StoredModel) or not model.recipe.task.has_source or kind(device) != "cpu":
+    if not stored.recipe.task.has_source or kind(device) != "cpu":
         return "reference"
-    score = Int8Score.from_metadata(model.metadata, f"the metadata of {model.directory}")
+    score = Int8Score.from_metadata(stored.metadata, f"the metadata of {stored.directory}")
     if score is not None and score.loses_too_much:
-        _say_once(f"int8 loses too much: {score}; translating in {choose_precision('reference', device)} unless int8 "
-                  "is chosen explicitly")
+        _say_once(f"int8 loses too much: {score}; translating in fp32 unless int8 is chosen explicitly")
         return "reference"
     return "int8"
 
@@ -131,7 +127,7 @@ def default_precision(model: StoredModel | Model, device: str) -> str:
 def native_obstacle(section: ModelSection, precision: str) -> str | None:
     """Return the reason why this machine has no `NativeEngine` for a model, as a sentence; None if it has one.
 
-    precision: one of NATIVE_PRECISIONS.
+    precision: one of CPU_PRECISIONS.
     """
     if (obstacle := NativeEngine.obstacle(section)) is not None:
         return f"{precision} is not available for this model, because it {obstacle}"
@@ -145,16 +141,24 @@ def describe_kernels(precision: str) -> str:
 
 
 def _native_engine(stored: StoredModel, precision: str) -> NativeEngine:
-    kernels, directory, checksum = _kernels(precision), stored.directory, weights_checksum(stored.directory)
+    kernels = _kernels(precision)
     assert isinstance(kernels, Functions), "there is no `native_obstacle`"
+    # The weights of a bundle are not kept. If the model in PyTorch is needed, they are read again.
+    again = (lambda: stored) if stored.directory is None else _reader(stored.directory)
+    return NativeEngine(stored.recipe.model, stored.sizes, stored.weights, kernels,
+                        lambda: torch_engine(build(again()), "fp32", "cpu").model, stored.shortlist)
 
-    def model_in_pytorch() -> Seq2Seq:
+
+def _reader(directory: Path) -> Callable[[], StoredModel]:
+    """Return a function that reads a bundle again. It raises CheckpointError if the bundle has changed meanwhile."""
+    checksum = weights_checksum(directory)
+
+    def read() -> StoredModel:
         if weights_checksum(directory) != checksum:
             raise CheckpointError(f"{directory} has changed since it was loaded. Load it again.")
-        floating_point = choose_precision("reference", "cpu") if precision == "int8" else precision
-        return _torch_engine(build(read_stored_model(directory)), floating_point, "cpu").model
+        return read_stored_model(directory)
 
-    return NativeEngine(stored.recipe.model, stored.sizes, stored.weights, kernels, model_in_pytorch, stored.shortlist)
+    return read
 
 
 @cache

@@ -120,9 +120,6 @@ ACTIVATIONS = ("relu", "gelu", "silu")
 PANEL = 64
 # Log-probability of an impossible continuation, as in kernels.cpp.
 LOG_ZERO = -1e38
-# Zero point of quantised inputs in eager.py and in kernels.cpp (where it is 0 on AVX2 without VNNI). VNNI multiplies
-# unsigned inputs by signed weights. With VNNI but without AMX, PyTorch 2.13 took 400 times as long for signed inputs.
-INPUT_ZERO_POINT = 128
 # Number of padding elements after the keys and values of cross-attention. Kernels load whole vectors, so they may read
 # the padding, but they do not use it. The longest vectors in kernels.cpp have 16 elements.
 KEY_PADDING = 16

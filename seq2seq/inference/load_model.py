@@ -24,10 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StoredModel:
-    """Contents of a bundle, verified. weights: parameters by name, float32; tied parameters occur once. metadata: see
-    `checkpoints.Bundle`. shortlist: None if the bundle has none."""
+    """Contents of a bundle, verified; or a model in memory.
 
-    directory: Path
+    directory: None for a model in memory. weights: parameters by name, float32; tied parameters occur once. metadata:
+    see `checkpoints.Bundle`. shortlist: None if the bundle has none.
+    """
+
+    directory: Path | None
     recipe: Recipe
     tokenizers: Tokenizers
     weights: dict[str, np.ndarray]
@@ -76,10 +79,10 @@ def read_stored_model(path: Path) -> StoredModel:
 
 
 def build(stored: StoredModel) -> Model:
-    """Return the model of a bundle in PyTorch, in fp32 on the CPU."""
+    """Return a model in PyTorch, with a copy of the weights in fp32 on the CPU."""
     from seq2seq.model import SkipInitialization, build_model
 
-    with SkipInitialization():                                                  # the bundle has all weights
+    with SkipInitialization():                                                  # `stored` has all weights
         model = build_model(stored.recipe.model, *stored.sizes)
     model.load_state_dict(as_tensors(stored.weights), strict=False)
     return model
@@ -131,6 +134,11 @@ def as_tensors(weights: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
     import torch
 
     return {name: torch.from_numpy(weight) for name, weight in weights.items()}
+
+
+def as_arrays(weights: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+    """Return weights as arrays, which share the memory of tensors on the CPU."""
+    return {name: weight.cpu().numpy() for name, weight in weights.items()}
 
 
 def stored_weights(model: nn.Module) -> dict[str, Tensor]:

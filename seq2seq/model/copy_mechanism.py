@@ -119,7 +119,6 @@ class CopyingModel(nn.Module):
     max_positions: int
     output_weight: nn.Parameter
     output_bias: nn.Parameter | None
-    output_projection: nn.Module | None
     encode: Callable[[Tensor, Sentences], tuple[Tensor, Sentences]]
     decode: Callable[[Tensor, Sentences, Tensor, Sentences], Logits]
     start_decoder: Callable[[Tensor, Sentences, bool], State]
@@ -145,5 +144,5 @@ class CopyingModel(nn.Module):
     def step(self, last_tokens: Tensor, state: CopyState, **options: Any) -> tuple[Tensor, CopyState]:
         """See `interface.Stepwise.step`. options: of the model's own `step`."""
         hidden, decoder = self.step_decoder(last_tokens, state.decoder, **options)
-        logits = Logits(hidden, self.output_weight, self.output_bias).dense(self.output_projection)
+        logits = Logits(hidden, self.output_weight, self.output_bias).dense()
         return self.copying.step(hidden, logits, state.source), replace(state, decoder=decoder)

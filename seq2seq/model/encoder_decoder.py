@@ -37,7 +37,6 @@ class EncoderDecoder(nn.Module):
         self.target_embedding, self.source_embedding, self.output_weight = embeddings(
             tied_embeddings, source_vocab_size, target_vocab_size, d_model)
         self.output_bias = nn.Parameter(torch.zeros(target_vocab_size)) if output_bias else None
-        self.output_projection: nn.Module | None = None                         # set by inference/eager.py
 
     def forward(self, batch: Batch) -> Logits:
         """Return the logits, (target_tokens, vocab_size). See `interface.Seq2Seq`."""

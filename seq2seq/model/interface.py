@@ -6,7 +6,6 @@ decoding state is immutable: `step` and `select` return a new state.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -46,10 +45,8 @@ class Logits:
     bias: Tensor | None
     attention_sample: HardAttentionSample | None = None
 
-    def dense(self, projection: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        """Compute the logits, (tokens, vocab_size). projection: faster output layer, see `inference/eager.py`."""
-        if projection is not None:
-            return projection(self.hidden)
+    def dense(self) -> Tensor:
+        """Compute the logits, (tokens, vocab_size)."""
         logits = self.hidden @ self.weight.T
         return logits if self.bias is None else logits + self.bias
 

@@ -44,7 +44,6 @@ class LanguageModel(nn.Module):
         self.embedding, _, self.output_weight = embeddings(
             "all" if tied_embeddings else "none", vocab_size, vocab_size, d_model)
         self.output_bias = nn.Parameter(torch.zeros(vocab_size)) if output_bias else None
-        self.output_projection: nn.Module | None = None                         # set by inference/eager.py
         if positions == "learned":
             self.positions: Tensor = nn.Parameter(torch.empty(max_positions, d_model).normal_(std=d_model**-0.5))
         else:
@@ -85,4 +84,4 @@ class LanguageModel(nn.Module):
         steps = steps or [cast(EncoderLayer, layer).make_step_function() for layer in self.layers]
         for step, cache in zip(steps, after.caches, strict=True):
             hidden = step(hidden, cache, slice(state.slots, after.slots), bias)
-        return Logits(self.norm(hidden), self.output_weight, self.output_bias).dense(self.output_projection), after
+        return Logits(self.norm(hidden), self.output_weight, self.output_bias).dense(), after

@@ -267,7 +267,7 @@ class RecurrentModel(EncoderDecoder):
     def step(self, last_tokens: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
         """See `interface.Stepwise.step`."""
         output, after = self.step_decoder(last_tokens, state)
-        return Logits(output, self.output_weight, self.output_bias).dense(self.output_projection), after
+        return Logits(output, self.output_weight, self.output_bias).dense(), after
 
     def step_decoder(self, last_tokens: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
         """Return the input of the output layer, (rows, d_model), and the state after the step."""

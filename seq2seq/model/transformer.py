@@ -302,7 +302,7 @@ class Transformer(EncoderDecoder):
              steps: Sequence[StepFunction] | None = None) -> tuple[Tensor, TransformerState]:
         """See `interface.Stepwise.step`. steps: the step function of each layer; None: make them in this call."""
         hidden, after = self.step_decoder(last_tokens, state, steps)
-        return Logits(hidden, self.output_weight, self.output_bias).dense(self.output_projection), after
+        return Logits(hidden, self.output_weight, self.output_bias).dense(), after
 
     def step_decoder(self, last_tokens: Tensor, state: TransformerState,
                      steps: Sequence[StepFunction] | None = None) -> tuple[Tensor, TransformerState]:

@@ -94,10 +94,10 @@ class TrainingSection(Section):
     are replaced by random tokens. The number n is drawn with a probability in proportion to exp(-n / temperature). With
     temperature 1, the mean of n is 0.6. 0 turns SwitchOut off."""
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
-    """Number format of training, and of the translations in validation and test. `auto` is bf16 on GPUs and CPUs with
-    hardware support for it, else fp16 on GPUs of compute capability 7.0 or above (V100, T4), else fp32. `fp16` uses
-    dynamic loss scaling. `tf32` is fp32 with matrix products in TF32, on GPUs of compute capability 8.0 or above.
-    Weights, accumulated gradients and the validation loss are always fp32."""
+    """Number format of training, and on a GPU of the translations in validation and test, which are in fp32 on a CPU.
+    `auto` is bf16 on GPUs and CPUs with hardware support for it, else fp16 on GPUs of compute capability 7.0 or above
+    (V100, T4), else fp32. `fp16` uses dynamic loss scaling. `tf32` is fp32 with matrix products in TF32, on GPUs of
+    compute capability 8.0 or above. Weights, accumulated gradients and the validation loss are always fp32."""
     validate_every: PositiveInt = 500
     """Number of steps between validations."""
     valid_sentences: PositiveInt | None = None

@@ -16,10 +16,10 @@ from seq2seq.data.corpus import read_pairs, text_checksums
 from seq2seq.data.epoch_plan import EpochPlan, plan_epoch
 from seq2seq.data.preparation import Prepared
 from seq2seq.data.resampled_epochs import ResampledEpochs
-from seq2seq.devices import choose_floating_point, describe
+from seq2seq.devices import choose_floating_point, describe, kind
 from seq2seq.evaluation.learning_curves import draw_curves
 from seq2seq.evaluation.scores import to_dict
-from seq2seq.inference.load_model import stored_weights
+from seq2seq.inference.load_model import StoredModel, as_arrays, stored_weights
 from seq2seq.recipe import Recipe
 from seq2seq.signals import Stopped, stopping_by_signal
 from seq2seq.storage.averaging import average_intact
@@ -236,10 +236,16 @@ class TrainingLoop:
         log_lines.print_validation(title, result, better)
         return result
 
-    def translator(self) -> Translator:
-        """Return a translator with the weights in the model, in the precision of the training."""
-        return Translator.from_recipe(self.step.model, self.tokenizers, self.recipe, str(self.step.device),
-                                      choose_floating_point(self.section.precision, str(self.step.device)))
+    def translator(self, weights: dict[str, np.ndarray] | None = None) -> Translator:
+        """Return a translator: on a CPU in the reference precision, on a GPU in the precision of the training.
+
+        weights: by name; None: those in the model of the step. They must not change while the translator is in use.
+        """
+        device = str(self.step.device)
+        precision = "reference" if kind(device) == "cpu" else choose_floating_point(self.section.precision, device)
+        if weights is None:
+            weights = as_arrays(stored_weights(self.step.model))
+        return Translator.of_model(StoredModel(None, self.recipe, self.tokenizers, weights, {}), device, precision)
 
     # Saving
 

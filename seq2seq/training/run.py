@@ -24,7 +24,7 @@ from seq2seq.devices import choose_device, choose_dtype, configure_process, num_
 from seq2seq.errors import CheckpointError, UserError
 from seq2seq.evaluation.scores import ScoresByTest, check_expected, evaluate_tests, to_dict
 from seq2seq.inference.engines import native_obstacle
-from seq2seq.inference.load_model import as_tensors, weights_to_start_from
+from seq2seq.inference.load_model import weights_to_start_from
 from seq2seq.model import build_model, trains_packed
 from seq2seq.recipe import Corpus, Recipe, decoding_with, parse_recipe
 from seq2seq.signals import stopping_by_ctrl_c
@@ -315,16 +315,13 @@ def _changed(corpora: Sequence[Corpus], recipe: Recipe, before: Sequence[str], n
 
 def evaluate_best_model(training: TrainingLoop) -> ScoresByTest:
     """Evaluate the best model on the recipe's test sets, save the scores in its bundle, and return them."""
-    recipe, directory, step = training.recipe, training.run / BEST, training.step
+    recipe, directory = training.recipe, training.run / BEST
     training.group.barrier()                                            # wait until the best model is written
     best = load_bundle(directory)
-    weights = as_tensors(best.weights)
-    with step.use_weights([weights[name].to(step.device) for name in step.names]):
-        translator = training.translator()
-        scores = evaluate_tests(translator, recipe, translate=partial(
-            translate_lines, translator, training.group))
-        alignment = alignment_settings(translator, recipe, training.validation.pairs)
-        int8 = _int8_score(training, best)
+    translator = training.translator(best.weights)
+    scores = evaluate_tests(translator, recipe, translate=partial(translate_lines, translator, training.group))
+    alignment = alignment_settings(translator, recipe, training.validation.pairs)
+    int8 = _int8_score(training, best, translator)
     if not training.group.is_main:
         return scores
     if best.recipe_text != training.recipe_text:                         # keys such as `decoding` can be changed later
@@ -338,10 +335,10 @@ def evaluate_best_model(training: TrainingLoop) -> ScoresByTest:
     return scores
 
 
-def _int8_score(training: TrainingLoop, best: Bundle) -> Int8Score | None:
-    """Return the validation BLEU of the best model in int8 and in the precision of the training.
+def _int8_score(training: TrainingLoop, best: Bundle, translator: Translator) -> Int8Score | None:
+    """Return the validation BLEU of the best model in int8 and in the precision of its validation.
 
-    The model in the step is the best model. The BLEU of its validation is used if the recipe still has the same search.
+    The BLEU of its validation is used if the recipe still has the same search. translator: has the best model.
 
     Returns:
         None if validation has no BLEU, or if a rank cannot use the model in int8.
@@ -352,7 +349,7 @@ def _int8_score(training: TrainingLoop, best: Bundle) -> Int8Score | None:
         return None
     score = best.metadata["validation"].get("bleu")
     if score is None or parse_recipe(best.recipe_text, best.directory / RECIPE, alone=True).decoding != recipe.decoding:
-        score = to_dict({"bleu": validation.bleu(training.translator(), group)})["bleu"]
+        score = to_dict({"bleu": validation.bleu(translator, group)})["bleu"]
     # A shortlist is made after the training.
     fast = replace(Translator.load(best.directory, "cpu", "int8"), characters=None,
                    decoding=decoding_with(recipe.decoding, {"shortlist": 0}))

@@ -22,7 +22,7 @@ from seq2seq.devices import choose_device, configure_process, num_threads
 from seq2seq.errors import CheckpointError, CorpusError, OptionError, RequestError, UserError
 from seq2seq.inference.engines import Engine, load_engine
 from seq2seq.inference.load_model import StoredModel, read_stored_model, require_same_context, require_same_vocabulary
-from seq2seq.recipe import DecodingOptions, DecodingSection, Languages, ModelSection, Recipe, Task, decoding_with
+from seq2seq.recipe import DecodingOptions, DecodingSection, Languages, Recipe, Task, decoding_with
 from seq2seq.recipe.directions import direction_into
 from seq2seq.recipe.task import TRANSLATION
 from seq2seq.search.beam import NoHypothesis, search
@@ -39,7 +39,6 @@ from seq2seq.translation.sources import growing_blocks, line_progress, number_so
 from seq2seq.translation.word_confidence import Word, log_probabilities, words_of
 
 if TYPE_CHECKING:
-    from seq2seq.model import Model
     from seq2seq.model.interface import Seq2Seq
 
 ReportProgress = Callable[[int], None]
@@ -159,12 +158,12 @@ class Translator:
 
         Args:
             device: auto, cpu, cuda, cuda:1, …
-            precision: fp32, bf16, fp16, int8; reference: the first of bf16, fp16 and fp32 that the hardware supports;
-                auto: int8 on a CPU, unless the bundle says that it loses too much BLEU (`default_precision`), otherwise
-                reference. If the model has no int8, or the package was built without a C++ compiler, a message says so,
-                and reference is used instead. Scoring always uses reference instead of int8. In fp32 and int8, a
-                translation does not depend on the other lines. In bf16, rounding depends on the shape of the batch,
-                which in rare cases changes a translation.
+            precision: int8 (only on a CPU), fp32, bf16, fp16 (only on a GPU); reference: fp32 on a CPU, on a GPU the
+                first of bf16, fp16 and fp32 that it supports; auto: int8 on a CPU, unless the bundle says that it loses
+                too much BLEU (`default_precision`), otherwise reference. If the model has no int8, or the package was
+                built without a C++ compiler, a message says so, and fp32 is used instead. Scoring always uses fp32
+                instead of int8. In fp32 and int8, a translation does not depend on the other lines. In bf16, rounding
+                depends on the shape of the batch, which in rare cases changes a translation.
             threads: number of CPU threads; None: see `configure_process`.
             ensemble: paths of the other models of an ensemble (see `decoding.ensemble_mean`).
             fusion: path of the language model for shallow fusion (see `decoding.fusion_weight`).
@@ -178,7 +177,7 @@ class Translator:
         configure_process(threads)
         stored = read_stored_model(Path(path))
         tokenizers, recipe = stored.tokenizers, stored.recipe.into(target_language)
-        translator = Translator.from_recipe(stored, tokenizers, recipe, choose_device(device), precision)
+        translator = Translator.of_model(replace(stored, recipe=recipe), choose_device(device), precision)
         others = [Translator.load(other, device, precision, threads) for other in ensemble]
         for other, other_path in zip(others, ensemble, strict=True):
             if not other.task.has_source:
@@ -203,12 +202,15 @@ class Translator:
                        max_pieces=min(each.max_pieces for each in (translator, *others)))
 
     @staticmethod
-    def from_recipe(model: StoredModel | Model, tokenizers: Tokenizers, recipe: Recipe, device: str,
-                    precision: str = "auto") -> Translator:
-        """Return a translator with the recipe's decoding options and a copy of `model` in `precision`; see `load`."""
+    def of_model(stored: StoredModel, device: str, precision: str = "auto") -> Translator:
+        """Return a translator with the decoding options of the model's recipe. precision: see `load`.
+
+        On a CPU, the translator may use arrays of `stored.weights` in place, so they must not change meanwhile.
+        """
+        recipe, tokenizers = stored.recipe, stored.tokenizers
         return Translator(tokenizers, directions_of_model(recipe, tokenizers.source), recipe.decoding,
                           recipe.max_input_pieces, device, recipe.task, recipe.data.context,
-                          load_engine(model, precision, device), description=describe_model(model, recipe.model))
+                          load_engine(stored, precision, device), description=describe_model(stored))
 
     def towards(self, languages: Languages) -> Translator:
         """Return a translator for another direction of the same model."""
@@ -436,11 +438,10 @@ class Translator:
             unseen=unseen)
 
 
-def describe_model(model: StoredModel | Model, section: ModelSection) -> str:
+def describe_model(stored: StoredModel) -> str:
     """Return architecture and number of parameters, such as "transformer, 3 + 3 layers of width 256, 7,577,600
     parameters"."""
-    parameters = sum(weight.size for weight in model.weights.values()) if isinstance(model, StoredModel) else \
-        sum(weight.numel() for weight in model.parameters())
+    section, parameters = stored.recipe.model, sum(weight.size for weight in stored.weights.values())
     layers = f"{section.decoder_layers}" if section.type == "language_model" else \
         f"{section.encoder_layers} + {section.decoder_layers}"
     return f"{section.type.replace('_', ' ')}, {layers} layers of width {section.d_model}, {parameters:,} parameters"

@@ -18,9 +18,8 @@ from threading import Lock
 from types import TracebackType
 from typing import Any, Unpack
 
-from seq2seq.devices import choose_precision, count_gpus, kind, use_threads
+from seq2seq.devices import count_gpus, kind, use_threads
 from seq2seq.errors import OptionError, UserError
-from seq2seq.inference.engines import NATIVE_PRECISIONS
 from seq2seq.inference.int8 import NativeEngine
 from seq2seq.recipe import DecodingOptions, DecodingSection, Languages, decoding_with
 from seq2seq.signals import signal_name
@@ -65,9 +64,8 @@ class TranslatorPool:
         models: dict[str, Any] = {"ensemble": list(ensemble), "fusion": fusion, "target_language": target_language}
         self.workers, self.directory = workers, Path(path)
         self.shared: Translator | None = None
-        # Only the workers use a GPU. If this process asked one, even for its precisions, it would take memory there.
-        if (kind(device_of_worker(0, device)) in ("auto", "cpu")
-                and choose_precision(precision, "cpu") in NATIVE_PRECISIONS):
+        # Only the workers use a GPU. If this process used one, it would take memory there, too.
+        if kind(device_of_worker(0, device)) in ("auto", "cpu"):
             loaded = Translator.load(path, device, precision, threads, **models)
             if isinstance(loaded.engine, NativeEngine):
                 self.shared = loaded

@@ -291,9 +291,9 @@ def test_a_second_adaptation_keeps_the_learning_rate_of_the_first(folder, adapte
 
 @pytest.mark.slow
 def test_decoding_options_of_the_call_hold_for_all_translations(folder, tmp_path, monkeypatch):
-    used, made = [], Translator.from_recipe
-    monkeypatch.setattr(Translator, "from_recipe", lambda network, tokenizers, recipe, *rest: (
-        used.append(recipe.decoding.beam_size), made(network, tokenizers, recipe, *rest))[1])
+    used, made = [], Translator.of_model
+    monkeypatch.setattr(Translator, "of_model", lambda stored, *rest: (
+        used.append(stored.recipe.decoding.beam_size), made(stored, *rest))[1])
     adapt(folder / "run", memory(folder), tmp_path / "greedy", allow_loss=100, settings=[
         "training.max_steps=200", "training.learning_rate=0.005", "training.threads=1", "decoding.beam_size=1"])
     assert len(used) > 11 and set(used) == {1}                                  # shares of weights and validations

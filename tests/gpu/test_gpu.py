@@ -20,7 +20,7 @@ import seq2seq
 from seq2seq.data.batching import IGNORE_INDEX, EncodedCorpus, EncodedSide, gather
 from seq2seq.inference.cuda_graphs import CudaGraphs
 from seq2seq.inference.eager import EagerEngine
-from seq2seq.inference.engines import load_engine
+from seq2seq.inference.engines import torch_engine
 from seq2seq.model import build_model, layers, transformer
 from seq2seq.model import loss as loss_module
 from seq2seq.model.interface import Logits
@@ -309,7 +309,7 @@ def test_the_search_on_the_gpu_finds_what_the_search_on_the_host_finds(beam_size
     options = SearchOptions(beam_size, power_length_penalty(0.6), n_best=beam_size, banned_ids=[5, 7])
     limits = generator.integers(1, longest, sentences).tolist()
     expected = search(on_host(model), source, offsets, limits, options)
-    engine = load_engine(model.to("cuda"), "fp32", "cuda")
+    engine = torch_engine(model.to("cuda"), "fp32", "cuda")
     if kind != "stepwise" and type(engine) is EagerEngine:
         pytest.skip("the search with kernels needs Triton and compute capability 8.0 or above")
     if kind == "static":

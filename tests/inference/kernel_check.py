@@ -22,7 +22,6 @@ from kernel_reference import Array
 from seq2seq.inference.kernel_library import (
     ACTIVATIONS,
     GIVE_WAY,
-    INPUT_ZERO_POINT,
     KEY_PADDING,
     LOG_ZERO,
     PANEL,
@@ -36,6 +35,8 @@ from seq2seq.search.sampling import sample_tokens, truncate
 
 END, START = 2, 1
 """Ids of `</s>` and of the start symbol, as in kernels.cpp."""
+INPUT_ZERO_POINT = 128
+"""Zero point of quantised inputs, as in kernels.cpp (where it is 0 on AVX2 without VNNI)."""
 GUARD = 256
 """Number of guard bytes before and after each output buffer. Functions must not change guard bytes."""
 EMBEDDING_SCALE = 1.5

@@ -9,13 +9,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from kernel_reference import quantised
 from random_models import GERMAN, recipe_text, save_random_model, trained_tokenizers
 from sections import native_engine, section_of
 from torch import nn
 
 from seq2seq.errors import CheckpointError, RequestError
 from seq2seq.inference import engines, int8
-from seq2seq.inference.eager import EagerEngine, fold_query_preparation, quantised
+from seq2seq.inference.eager import EagerEngine, fold_query_preparation
 from seq2seq.inference.int8 import GROWTH_STEPS, NativeEngine, NativeScores
 from seq2seq.inference.kernel_library import PANEL
 from seq2seq.inference.load_model import stored_weights
@@ -102,7 +103,7 @@ class Int8Linear(nn.Module):
 
     def __init__(self, weight, bias):
         super().__init__()
-        self.levels, self.scale = quantised(weight.detach().float())
+        self.levels, self.scale = map(torch.from_numpy, quantised(weight.detach().float().numpy()))
         self.bias = 0 if bias is None else bias.detach().float()
 
     def forward(self, rows):
@@ -127,7 +128,14 @@ def rounded(model):
             module.query_key_value = BriefKeysAndValues(module.query_key_value, copied.d_model)
         if isinstance(module, CrossAttention):
             module.key_value = BriefKeysAndValues(module.key_value, 0)
-    copied.output_projection = Int8Linear(copied.output_weight, copied.output_bias)
+    output = Int8Linear(copied.output_weight, copied.output_bias)
+
+    @torch.no_grad()
+    def step(last_tokens, state):
+        hidden, after = copied.step_decoder(last_tokens, state)
+        return output(hidden), after
+
+    copied.step = step
     return copied
 
 
@@ -439,14 +447,14 @@ def test_weights_of_other_types_give_what_they_give_in_fp32(make_model, make_bat
 
 
 @pytest.mark.parametrize("inputs", [1, 67, 128])
-def test_weights_are_quantised_as_by_the_engine_in_bf16(make_model, in_int8, kernels, inputs):
+def test_weights_are_quantised_with_a_scale_for_each_output(make_model, in_int8, kernels, inputs):
     outputs = 131
     weight = torch.randn(outputs, inputs) * torch.logspace(-30, 5, outputs)[:, None]
     weight[7] = 0
     weight[8] = torch.arange(inputs) % 255 - 127 + 0.5                          # halfway between two levels
     engine = in_int8(make_model(torch.float32))
     linear = engine._packed(weight.numpy(), None)
-    levels, scale = quantised(weight)
+    levels, scale = quantised(weight.numpy())
     group = kernels.group
     shape = (-(-outputs // PANEL), -(-inputs // group), PANEL, group)
     found = read(linear.panels, shape, np.int8).transpose(0, 2, 1, 3).reshape(shape[0] * PANEL, -1)

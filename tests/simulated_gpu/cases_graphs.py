@@ -14,7 +14,7 @@ from simulation import SimulatedGPU
 
 from seq2seq.inference.device_search import CHECK_STEPS
 from seq2seq.inference.eager import EagerEngine
-from seq2seq.inference.engines import load_engine
+from seq2seq.inference.engines import torch_engine
 from seq2seq.model import build_model, build_transformer
 from seq2seq.recipe import ModelSection
 from seq2seq.search.beam import search
@@ -212,15 +212,15 @@ def test_an_engine_that_is_no_longer_used_frees_its_memory(gpu):
 def test_models_that_the_engine_does_not_serve(gpu, options):
     sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "num_heads": 2}
     model = build_model(ModelSection.model_validate({**sizes, **options}), VOCAB_SIZE, VOCAB_SIZE)
-    assert not isinstance(load_engine(model, "fp32", "cuda"), StaticEngine)
+    assert not isinstance(torch_engine(model, "fp32", "cuda"), StaticEngine)
     assert not StaticEngine.serves(random_model(1).double(), torch.device("cuda"))
 
 
 def test_old_gpus_use_the_general_search():
     with SimulatedGPU(capability=(7, 5)):
-        assert type(load_engine(random_model(1), "fp32", "cuda")) is EagerEngine
+        assert type(torch_engine(random_model(1), "fp32", "cuda")) is EagerEngine
     with SimulatedGPU():
-        assert type(load_engine(random_model(1), "fp32", "cuda")) is StaticEngine
+        assert type(torch_engine(random_model(1), "fp32", "cuda")) is StaticEngine
 
 
 @pytest.mark.parametrize(("number", "found"), [(1, 1), (3, 4), (32, 32), (33, 64), (64, 64), (65, 96), (1310, 1312)])

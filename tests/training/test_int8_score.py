@@ -101,7 +101,6 @@ def test_both_are_measured_with_the_search_of_the_present_recipe(run, recipe, mo
 @pytest.mark.parametrize(("loss", "default"), [(MAX_LOSS, "int8"), (MAX_LOSS + 0.01, "fp32")])
 def test_a_model_that_loses_too_much_in_int8_is_not_used_in_int8_by_default(
         run, recipe, monkeypatch, capsys, loss, default):
-    monkeypatch.setattr("seq2seq.devices.has_fast_bf16", lambda device: False)
     found = best(run)["int8"]
     measured_anew(monkeypatch, change=found["reference_bleu"] - loss - found["bleu"])
     train(recipe(), run)

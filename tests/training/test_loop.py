@@ -293,12 +293,6 @@ def test_bf16_keeps_weights_in_fp32_and_learns_the_same(recipe, tmp_path, monkey
     assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.03) and losses["fp32"][-1] < losses["fp32"][0] - 1
 
 
-@pytest.mark.parametrize(("precision", "chosen"), [("fp32", "fp32"), ("bf16", "bf16"), ("auto", "bf16")])
-def test_validation_and_test_translate_in_the_precision_of_the_training(recipe, run, monkeypatch, precision, chosen):
-    monkeypatch.setattr("seq2seq.devices.has_fast_bf16", lambda device: True)
-    assert start_training(recipe(f"training.precision={precision}"), run).translator().precision == chosen
-
-
 def test_running_out_of_memory_splits_micro_batches_without_changing_the_result(recipe, tmp_path, monkeypatch, capsys):
     steps = partial(train_steps, recipe("model.dropout=0.0"))
     _, whole = steps(tmp_path / "whole", 5)

@@ -148,7 +148,7 @@ def test_in_fp32_samples_are_the_same_in_batches_of_any_size(translator):
 @pytest.fixture(scope="module")
 def pool(places):
     with pytest.MonkeyPatch.context() as patch:                                 # threads: see test_int8.py
-        patch.setattr(worker_processes, "NATIVE_PRECISIONS", ())
+        patch.setattr(worker_processes, "NativeEngine", type(None))
         pool = TranslatorPool(places[0], workers=2, device="cpu", precision="fp32")
     with pool:
         yield pool

@@ -16,10 +16,9 @@ import torch
 from random_models import ENGLISH, GERMAN, parsed, random_model, recipe_text, save_random_model, trained_tokenizers
 
 from seq2seq.data.batching import EncodedSide
-from seq2seq.devices import has_fast_bf16
 from seq2seq.errors import CheckpointError, TokenizerError, UserError
 from seq2seq.inference.eager import EagerEngine
-from seq2seq.inference.load_model import stored_weights
+from seq2seq.inference.load_model import read_stored_model, stored_weights
 from seq2seq.recipe import DecodingOptions, DecodingSection, Recipe
 from seq2seq.search.beam import search
 from seq2seq.search.options import Pause, wu_length_penalty
@@ -478,33 +477,34 @@ def test_devices_and_precisions_that_are_not_there_are_refused(bundle):
     for device in ("cuda:77", "tpux"):
         with pytest.raises(UserError):
             Translator.load(bundle, device=device)
-    if not has_fast_bf16("cpu"):
-        with pytest.raises(UserError):
-            Translator.load(bundle, device="cpu", precision="bf16")
 
 
-def test_bf16_translates_too(bundle, translator, monkeypatch):
-    monkeypatch.setattr("seq2seq.devices.has_fast_bf16", lambda device: True)   # else it is emulated, more slowly
-    rough = Translator.load(bundle, device="cpu", precision="bf16")
-    assert next(rough.model.parameters()).dtype == torch.bfloat16
-    assert len(rough.translate(MIXED)) == len(MIXED)
-    pair = [("ein Hund", "a dog")]
-    for first, second in zip(pair_scores(rough, pair), pair_scores(translator, pair), strict=True):
-        assert first.log_probability == pytest.approx(second.log_probability, rel=0.05)
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_a_cpu_translates_in_fp32_and_int8_only(bundle, precision):
+    with pytest.raises(UserError, match=f"precision {precision} is for GPUs"):
+        Translator.load(bundle, device="cpu", precision=precision)
 
 
-def test_reference_is_bf16_where_the_processor_has_it_and_else_fp32(bundle, monkeypatch):
-    for fast, expected in ((True, torch.bfloat16), (False, torch.float32)):
-        monkeypatch.setattr("seq2seq.devices.has_fast_bf16", lambda device, fast=fast: fast)
-        found = Translator.load(bundle, device="cpu", precision="reference")
-        assert found.model.target_embedding.dtype == expected
-        assert found.precision == {torch.bfloat16: "bf16", torch.float32: "fp32"}[expected]
+@pytest.mark.parametrize("fast_bf16", [True, False])
+def test_the_reference_precision_of_a_cpu_is_fp32(bundle, monkeypatch, fast_bf16):
+    monkeypatch.setattr("seq2seq.devices.has_fast_bf16", lambda device: fast_bf16)
+    for precision in ("reference", "int8"):                                     # scoring in int8 is in the reference
+        translator = Translator.load(bundle, device="cpu", precision=precision)
+        assert translator.precision == {"reference": "fp32"}.get(precision, precision)
+        assert translator.model.target_embedding.dtype == torch.float32
 
 
-@pytest.mark.parametrize("precision", ["bf16", "int8"])
-def test_lower_precisions_translate_nearly_alike(bundle, translator, precision, monkeypatch):
-    monkeypatch.setattr("seq2seq.devices.has_fast_bf16", lambda device: True)
-    rough = Translator.load(bundle, device="cpu", precision=precision)
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_a_model_in_memory_translates_and_scores_as_its_bundle_does(bundle, precision):
+    in_memory = dataclasses.replace(read_stored_model(bundle), directory=None)
+    found, expected = Translator.of_model(in_memory, "cpu", precision), Translator.load(bundle, "cpu", precision)
+    assert found.translate(GERMAN) == expected.translate(GERMAN)
+    pairs = list(zip(GERMAN, ENGLISH, strict=True))
+    assert pair_scores(found, pairs) == pair_scores(expected, pairs)
+
+
+def test_int8_translates_nearly_alike(bundle, translator):
+    rough = Translator.load(bundle, device="cpu", precision="int8")
     assert len(rough.translate(GERMAN)) == len(GERMAN)
     ids, offsets, _ = EncodedSide.from_lists(translator.tokenizers.source.encode(GERMAN)).gather(np.arange(4))
     logits = [one.engine.step(np.full(4, START_ID), one.engine.start(ids, offsets.astype(np.int32)))[0].logits
