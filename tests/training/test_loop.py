@@ -15,6 +15,7 @@ import torch
 from toy import copy_finished_run
 from trainings import die, final_weights, interrupting, logged, press_ctrl_c, same, train_steps
 
+from seq2seq import devices
 from seq2seq.errors import CheckpointError, CorpusError, RecipeError, UserError
 from seq2seq.evaluation import recipe_tests
 from seq2seq.recipe import Average, load_recipe
@@ -296,6 +297,7 @@ def test_bf16_keeps_weights_in_fp32_and_learns_the_same(recipe, tmp_path, monkey
 @pytest.mark.parametrize(("precision", "chosen"), [("fp32", "fp32"), ("bf16", "bf16"), ("auto", "bf16")])
 def test_validation_and_test_translate_in_the_precision_of_the_training(recipe, run, monkeypatch, precision, chosen):
     monkeypatch.setattr("seq2seq.devices.has_fast_bf16", lambda device: True)
+    monkeypatch.setattr(run_module, "choose_dtype", devices.choose_dtype)       # that of conftest refuses auto
     assert start_training(recipe(f"training.precision={precision}"), run).translator().precision == chosen
 
 
