@@ -50,7 +50,6 @@ from seq2seq.documents.translate_document import model_recipe
 from seq2seq.errors import UserError
 from seq2seq.storage.checkpoints import load_bundle, resolve_model_path, save_bundle
 from seq2seq.storage.directories import METADATA
-from seq2seq.training.run import train
 
 KEY = "a-right-key"
 HONEST_ADDRESS = "127.0.0.2"
@@ -584,7 +583,7 @@ def measure_load(model: Path, sentences: list[str], against: Path, seconds: floa
                  ) -> None:
     """Print throughput and latencies of this checkout and another one, whose servers take turns."""
     source, target = model_recipe(model).directions[0].pair
-    loads: dict[str, list[tuple[float, float, float]]] = {}
+    loads: dict[str, list[tuple[float, ...]]] = {}
     failures: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="seq2seq-benchmarks-") as directory, contextlib.ExitStack() as stack:
         servers = {name: stack.enter_context(Server(model, Path(directory) / name, package=package))
@@ -613,6 +612,8 @@ def _spread(values: list[float], form: str = ",.1f") -> str:
 
 def trained_model(data: Path) -> Path:
     """Train a small model in some minutes, unless that is done already, and return its run."""
+    from seq2seq.training.run import train  # here, because the processes of attacks need no torch
+
     recipe, run = benchmark_recipe(data, "small", None), ROOT / "runs" / "benchmarks" / "attacks"
     # There is a best model after the only validation, at the end.
     training = {"batch_tokens": 2048, "learning_rate": 2e-3, "max_steps": 700, "validate_every": 700,

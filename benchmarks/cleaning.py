@@ -12,6 +12,7 @@ import argparse
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from seq2seq.check import pair_checks, results
@@ -23,7 +24,7 @@ from seq2seq.recipe import Cleaning, Languages
 from seq2seq.tokenizers.source import Source
 
 BAD = {"L", "A", "T"}
-RULES = {
+RULES: dict[str, dict[str, Any]] = {
     "length ratio 3, duplicates": {"max_length_ratio": 3.0, "remove_duplicates": True, "remove_identical": True},
     "length ratio 2, duplicates": {"max_length_ratio": 2.0, "remove_duplicates": True, "remove_identical": True},
     "length ratio 1.5, duplicates": {"max_length_ratio": 1.5, "remove_duplicates": True, "remove_identical": True},
@@ -60,7 +61,7 @@ class Detection:
         return self.both / self.bad
 
 
-def measure(pairs: list[tuple[str, str]], labels: list[str], rules: dict[str, object]) -> Detection:
+def measure(pairs: list[tuple[str, str]], labels: list[str], rules: dict[str, Any]) -> Detection:
     """Clean the pairs (English, German), and compare the dropped ones with the labels. rules: keys of data.cleaning."""
     numbered = [(number, Source(source), target) for number, (source, target) in enumerate(pairs)]
     kept = {number for number, _, _ in

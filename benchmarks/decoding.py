@@ -8,18 +8,19 @@ from typing import Any
 
 import torch
 
-from benchmarks.measuring import Run, SystemProcess, measure_in_rounds
+from benchmarks.measuring import System, SystemProcess, by_name, measure_in_rounds
 from seq2seq.data.batching import EncodedSide
 from seq2seq.data.epoch_plan import batches_in_order
 from seq2seq.data.preparation import TrainingText, train_or_load_tokenizers
 from seq2seq.devices import CPU_PRECISIONS, configure_process
 from seq2seq.errors import RecipeError
 from seq2seq.evaluation.scores import corpus_scores
-from seq2seq.inference.load_model import stored_weights
+from seq2seq.inference.load_model import read_model, stored_weights
 from seq2seq.model import build_model
+from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import Recipe, parse_recipe
 from seq2seq.storage.checkpoints import load_bundle, resolve_model_path, save_bundle
-from seq2seq.tokenizers.tokenizer import END_ID, START_ID
+from seq2seq.tokenizers.tokenizer import END_ID, START_ID, Tokenizers
 from seq2seq.translation.translator import Translator
 from seq2seq.translation.worker_processes import TranslatorPool
 
@@ -53,7 +54,7 @@ def tasks(shape: str, sentences: int, trained: bool) -> list[Task]:
     trained: False: the weights are random. Such a model never ends a sentence, so all translations have maximum length.
     """
     max_length = 64 if trained else 24
-    if shape == "base":
+    if shape != "small":
         return [Task("beam 4, 32 at a time", 4, min(64, sentences), 32, max_length)]
     return [Task("greedy", 1, sentences, None, max_length), Task("beam 5", 5, sentences, None, max_length),
             Task("greedy, one by one", 1, min(60, sentences), 1, max_length),
@@ -73,13 +74,13 @@ def measure(recipe: Recipe, run: Path, model: Path | None, shape: str, sentences
     rows = []
     for task in tasks(shape, len(sentences), model is not None):
         parallel = 1 if task.batch == 1 else workers
-        systems = {f"seq2seq {precision}": SystemProcess(ours, bundle, precision, parallel, sentences, task)
-                   for precision in CPU_PRECISIONS}
-        systems |= {f"CTranslate2 {kind}": SystemProcess(ctranslate2, bundle, run / "ctranslate2", kind, parallel,
-                                                         sentences, task) for kind in ("int8", "float32")}
-        systems["transformers fp32"] = SystemProcess(transformers, bundle, parallel, sentences,
-                                                     replace(task, every_nth=10))
-        measured, texts = measure_in_rounds(systems, "CTranslate2 int8", repetitions)
+        systems = by_name([
+            *(SystemProcess(ours, bundle, precision, parallel, sentences, task) for precision in CPU_PRECISIONS),
+            *(SystemProcess(ctranslate2, bundle, run / "ctranslate2", kind, parallel, sentences, task)
+              for kind in ("int8", "float32")),
+            SystemProcess(transformers, bundle, parallel, sentences, replace(task, every_nth=10))])
+        fastest = next(name for name in systems if name.startswith("CTranslate2"))
+        measured, texts = measure_in_rounds(systems, fastest, repetitions)
         for system in systems.values():
             system.close()
         for row in measured:
@@ -117,25 +118,38 @@ def random_bundle(recipe: Recipe, run: Path) -> Path:
     return run / "random"
 
 
-def ours(bundle: Path, precision: str, workers: int, sentences: list[str], task: Task) -> Run:
-    """Load a model as `seq2seq translate` does, and return the function of a round."""
+def transformer(bundle: Path) -> tuple[Transformer, Recipe, Tokenizers]:
+    """Return model, recipe and tokenizers of a bundle, for a conversion.
+
+    Raises:
+        UserError: the model is not a Transformer.
+    """
+    model, recipe, tokenizers = read_model(bundle)
+    if not isinstance(model, Transformer):
+        raise RecipeError(f"{bundle}: model.type is {recipe.model.type}, but the other systems have only transformer.")
+    return model, recipe, tokenizers
+
+
+def ours(bundle: Path, precision: str, workers: int, sentences: list[str], task: Task) -> System:
+    """Load a model as `seq2seq translate` does."""
     configure_process(1)
     loaded = (Translator.load(bundle, "cpu", precision, 1) if workers == 1
               else TranslatorPool(bundle, workers, "cpu", precision))
     lines = task.select(sentences)
-    options = {"beam_size": task.beam_size, "n_best": 1, "length_penalty": LENGTH_PENALTY,
-               "length_penalty_form": "power", "max_length_ratio": 1e-9, "max_length_offset": task.max_length,
-               "safety_net": False}                                             # the other systems do not retry
+    options: dict[str, Any] = {
+        "beam_size": task.beam_size, "n_best": 1, "length_penalty": LENGTH_PENALTY,
+        "length_penalty_form": "power", "max_length_ratio": 1e-9, "max_length_offset": task.max_length,
+        "safety_net": False}                                                    # the other systems do not retry
 
     def translate(_: Any) -> tuple[int, list[str]]:
         translations = loaded.translate_stream(lines, (task.batch or 8192 * workers) // workers or 1, **options)
         return len(lines), [best.text for best, *_ in translations]
 
-    return translate
+    return f"seq2seq {loaded.precision}", translate
 
 
-def ctranslate2(bundle: Path, directory: Path, kind: str, workers: int, sentences: list[str], task: Task) -> Run:
-    """Convert a model to CTranslate2, and return the function of a round.
+def ctranslate2(bundle: Path, directory: Path, kind: str, workers: int, sentences: list[str], task: Task) -> System:
+    """Convert a model to CTranslate2.
 
     CTranslate2's Translator sorts the sentences by length and makes batches itself. It uses one thread per worker.
     """
@@ -144,10 +158,9 @@ def ctranslate2(bundle: Path, directory: Path, kind: str, workers: int, sentence
     from seq2seq.interop.ctranslate2 import convert
 
     configure_process(1)
-    loaded = Translator.load(bundle, "cpu", "fp32", 1)
-    tokenizers, model, recipe = loaded.tokenizers, loaded.model, parse_recipe(load_bundle(bundle).recipe_text, bundle)
+    model, recipe, tokenizers = transformer(bundle)
     convert(model, recipe.model, tokenizers, directory)
-    del loaded, model
+    del model
     translator = ctranslate2.Translator(str(directory), device="cpu", compute_type=kind, inter_threads=workers,
                                         intra_threads=1)
     lines = task.select(sentences)
@@ -163,11 +176,12 @@ def ctranslate2(bundle: Path, directory: Path, kind: str, workers: int, sentence
             texts += tokenizers.target.decode_pieces([result.hypotheses[0] for result in results])
         return len(lines), [text.strip() for text in texts]
 
-    return translate
+    # In int8, CTranslate2 names the type of the other numbers, too: int8_float32.
+    return f"CTranslate2 {translator.compute_type.partition('_')[0]}", translate
 
 
-def transformers(bundle: Path, threads: int, sentences: list[str], task: Task) -> Run:
-    """Copy a model to a MarianMTModel, and return the function of a round, in this process with `threads` threads.
+def transformers(bundle: Path, threads: int, sentences: list[str], task: Task) -> System:
+    """Copy a model to a MarianMTModel, in this process with `threads` threads.
 
     transformers' `generate` gets the batches of seq2seq, which are sorted by length and padded.
     """
@@ -175,12 +189,10 @@ def transformers(bundle: Path, threads: int, sentences: list[str], task: Task) -
     from benchmarks.reference import padded
 
     configure_process(threads)
-    loaded = Translator.load(bundle, "cpu", "fp32", threads)
-    tokenizers, batch_tokens = loaded.tokenizers, loaded.decoding.batch_tokens
-    recipe = parse_recipe(load_bundle(bundle).recipe_text, bundle)
-    generator = marian(recipe.model, tokenizers.target.vocab_size).eval()
-    with_our_weights(generator, loaded.model)
-    del loaded
+    model, recipe, tokenizers = transformer(bundle)
+    batch_tokens = recipe.decoding.batch_tokens_or_default
+    generator = with_our_weights(marian(recipe.model, tokenizers.target.vocab_size).eval(), model)
+    del model
     lines = task.select(sentences)
     options = {"early_stopping": True, "length_penalty": LENGTH_PENALTY} if task.beam_size > 1 else {}
 
@@ -199,4 +211,4 @@ def transformers(bundle: Path, threads: int, sentences: list[str], task: Task) -
                 targets[index] = [token for token in row if token not in (START_ID, END_ID)]
         return len(lines), [text.strip() for text in tokenizers.target.decode(targets)]
 
-    return translate
+    return "transformers fp32", translate

@@ -38,6 +38,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from benchmarks.__main__ import RECIPES, ROOT, SHAPES
 from benchmarks.measuring import environment
@@ -183,7 +184,6 @@ class Steps:
 def profile(bench: Bench, function: Callable[[], object], calls: int = 3) -> dict[str, Any]:
     """Return the number of kernels of a call, and the milliseconds of each class of kernels and of the slowest kernels.
     On a CPU, operators count as kernels."""
-    from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as profiler
 
@@ -194,7 +194,7 @@ def profile(bench: Bench, function: Callable[[], object], calls: int = 3) -> dic
         bench.now()
     classes, slowest, kernels_run = Counter[str](), Counter[str](), 0
     for event in found.events():
-        if event.device_type == (DeviceType.CUDA if bench.on_gpu else DeviceType.CPU):
+        if event.device_type.name == ("CUDA" if bench.on_gpu else "CPU"):
             time_of_event = event.device_time if bench.on_gpu else event.self_cpu_time_total
             classes[class_of(event.name)] += time_of_event / 1e3 / calls
             slowest[event.name[:90]] += time_of_event / 1e3 / calls
@@ -208,6 +208,10 @@ def hardware(bench: Bench) -> Iterator[tuple[str, Callable[[], dict[str, float]]
 
     The largest product gives the rate of which shares are reported. The others are those of a step of the base model.
     """
+    def products(left: Tensor, right: Tensor, count: int) -> None:
+        for _ in range(count):
+            torch.matmul(left, right.T)
+
     def rates() -> dict[str, float]:
         size, scale = (2**30, 1) if bench.on_gpu else (2**20, 64)
         first, second = (torch.empty(size, dtype=torch.uint8, device=bench.device) for _ in range(2))
@@ -217,7 +221,7 @@ def hardware(bench: Bench) -> Iterator[tuple[str, Callable[[], dict[str, float]]
             left, right = (torch.randn(rows // scale, k // scale, device=bench.device, dtype=torch.bfloat16)
                            for rows in (m, n))
             # Many products between two synchronisations, because one may take only 10 microseconds.
-            (elapsed,) = bench.seconds(lambda left=left, right=right: [left @ right.T for _ in range(20)], 1)
+            (elapsed,) = bench.seconds(partial(products, left, right, 20), 1)
             found[f"{m} x {n} x {k}, TFLOP/s"] = 20 * 2 * m * n * k / scale**3 / elapsed / 1e12
         return found
 
@@ -463,8 +467,9 @@ def main() -> int:
                       batch_tokens=300, steps=2)
     bench.results["surroundings"] = {**environment(), "device": describe(str(bench.device))}
     arguments.output.mkdir(parents=True, exist_ok=True)
-    parts = {"hardware": hardware, "training": training, "decoding": decoding, "checks": checks,
-             "recipe": partial(recipe, arguments.data)}
+    parts: dict[str, Callable[[Bench], Iterator[tuple[str, Callable[[], object]]]]] = {
+        "hardware": hardware, "training": training, "decoding": decoding, "checks": checks,
+        "recipe": partial(recipe, arguments.data)}
     failed = False
     for part in arguments.parts or list(parts)[:-1]:
         for name, measure in parts[part](bench):

@@ -9,37 +9,44 @@ import platform
 import resource
 import statistics
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
+P = ParamSpec("P")
 Run = Callable[[Any], tuple[float, Any]]
 """Function that does the work of one round. Returns the number of units (tokens or sentences) that it processed, and
 its output or None."""
+System = tuple[str, Run]
+"""Name of a system, with the precision in which it computes (not the one it was asked for), and the function of a
+round."""
 
 
 class SystemProcess:
     """A system to measure, such as a library in one precision.
 
     It runs in a separate process, so that its settings and its memory are independent of those of other systems.
+
+    name: what the system says that it is.
     """
 
-    def __init__(self, prepare: Callable[..., Run], *arguments: Any) -> None:
+    def __init__(self, prepare: Callable[P, System], *arguments: P.args, **options: P.kwargs) -> None:
         """Start the process, and wait until it is ready for the first round.
 
-        prepare: function that the process calls with `arguments`. It returns a function that runs one round.
+        prepare: function that the process calls with the arguments.
         """
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, prepare, arguments))
+        self.process = context.Process(target=_serve, args=(theirs, prepare, arguments, options))
         self.process.start()
         theirs.close()
         # If the benchmark fails, close the pipe so that the process ends. Otherwise, each would wait for the other.
         atexit.register(self.pipe.close)
-        self._answer()
+        self.name: str = self._answer()
 
     def round(self, task: Any) -> tuple[float, Any, float]:
         """Run one round. Return the units a second, the output of the round, and the peak memory so far in MB."""
@@ -69,10 +76,10 @@ class SystemProcess:
                           "exhausted" if code < 0 else "a system failed; see its error above")
 
 
-def _serve(pipe: Connection, prepare: Callable[..., Run], arguments: Sequence[Any]) -> None:
+def _serve(pipe: Connection, prepare: Callable[..., System], arguments: Sequence[Any], options: dict[str, Any]) -> None:
     try:
-        run = prepare(*arguments)
-        pipe.send("ready")
+        name, run = prepare(*arguments, **options)
+        pipe.send(name)
         while True:
             task = pipe.recv()
             began = time.perf_counter()
@@ -92,6 +99,17 @@ def peak_memory() -> float:
         lines = [line for status in statuses for line in status.read_text().splitlines() if line.startswith("VmHWM")]
         return sum(int(line.split()[1]) for line in lines) / 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def by_name(systems: Iterable[SystemProcess]) -> dict[str, SystemProcess]:
+    """Return the systems by name. A system that computes what an earlier one computes, because this machine lacks what
+    was asked of it, is closed, and a message says so."""
+    named: dict[str, SystemProcess] = {}
+    for system in systems:
+        if named.setdefault(system.name, system) is not system:
+            print(f"A row is left out: the system computes as {system.name}, which has a row.", file=sys.stderr)
+            system.close()
+    return named
 
 
 def measure_in_rounds(systems: dict[str, SystemProcess], reference: str, repetitions: int, task: Any = None,
@@ -124,15 +142,17 @@ def spread(values: list[float]) -> dict[str, float]:
 
 
 def environment() -> dict[str, Any]:
-    """Return the machine, the versions of Python and the libraries, and the commit of this repository."""
+    """Return the machine, its kernels, the versions of Python and the libraries, and the commit of this repository."""
     import torch
 
     import seq2seq
     from seq2seq.devices import describe
+    from seq2seq.inference.engines import describe_kernels
 
     git = subprocess.run(["git", "--no-optional-locks", "describe", "--always", "--dirty"], capture_output=True,
                          text=True, cwd=Path(__file__).parent, check=False)
-    return {"machine": describe("cpu"), "python": platform.python_version(), "torch": torch.__version__,
+    return {"machine": describe("cpu"), "kernels": describe_kernels("int8"), "python": platform.python_version(),
+            "torch": torch.__version__,
             **{name: version_of(name) for name in ("transformers", "ctranslate2")},
             "seq2seq": seq2seq.__version__, "commit": git.stdout.strip() or "unknown"}
 

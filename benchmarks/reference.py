@@ -83,9 +83,10 @@ class PlainTransformer(nn.Module):
     def copy_weights(self, ours: Transformer) -> None:
         """Copy the weights of a model of the same size whose embeddings are all tied."""
         parameters = dict(self.named_parameters())
-        weights = {"embedding.weight": ours.target_embedding}
+        weights: dict[str, Tensor] = {"embedding.weight": ours.target_embedding}
         for side, layers in (("encoder", ours.encoder), ("decoder", ours.decoder)):
-            for number, layer in enumerate(layers):
+            for number, each in enumerate(layers):
+                layer: Any = each                                               # of the encoder or of the decoder
                 stem = f"layers.{side}.layers.{number}"
                 norms = [layer.self_residual.norm, layer.feed_forward_residual.norm]
                 attentions = {"self_attn": ([layer.self_attention.query_key_value], layer.self_attention.output)}

@@ -6,7 +6,7 @@ batches have as many tokens as those of seq2seq.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.marian import marian
-from benchmarks.measuring import Run, SystemProcess, measure_in_rounds
+from benchmarks.measuring import Run, System, SystemProcess, by_name, measure_in_rounds
 from benchmarks.reference import PlainTransformer, padded, plain_loss
 from seq2seq.data.batching import IGNORE_INDEX, Batch, EncodedCorpus, gather
 from seq2seq.data.epoch_plan import plan_epoch
@@ -36,13 +36,19 @@ def measure(recipe: Recipe, run: Path, steps: int, repetitions: int) -> list[dic
     """
     precisions = ["fp32"] + ["bf16"] * has_fast_bf16("cpu")
     # The systems run in two groups, both with the reference. All of them at once would need 28 GB for the base shape.
-    first = [(f"{name} {precision}", system, (precision,))
-             for name, system in (("seq2seq", ours), ("transformers", theirs)) for precision in precisions]
-    second = [(REFERENCE, theirs, ("fp32",)), ("torch.nn.Transformer fp32", stock, ()),
-              ("transformers fp32, its own batches", theirs, ("fp32", True))]
+    def first() -> Iterator[SystemProcess]:
+        for system in (ours, theirs):
+            for precision in precisions:
+                yield SystemProcess(system, recipe, run, steps, precision)
+
+    def second() -> Iterator[SystemProcess]:
+        yield SystemProcess(theirs, recipe, run, steps, "fp32")
+        yield SystemProcess(stock, recipe, run, steps)
+        yield SystemProcess(theirs, recipe, run, steps, "fp32", own_batches=True)
+
     rows: dict[str, dict[str, Any]] = {}
     for group in (first, second):
-        processes = {name: SystemProcess(system, recipe, run, steps, *options) for name, system, options in group}
+        processes = by_name(group())
         for row in measure_in_rounds(processes, REFERENCE, repetitions)[0]:
             rows.setdefault(row["system"], row)
         for process in processes.values():
@@ -50,8 +56,8 @@ def measure(recipe: Recipe, run: Path, steps: int, repetitions: int) -> list[dic
     return list(rows.values())
 
 
-def ours(recipe: Recipe, run: Path, steps: int, precision: str) -> Run:
-    """Return a function that runs the trainer's optimizer steps: gather, loss, backward, clipping, update."""
+def ours(recipe: Recipe, run: Path, steps: int, precision: str) -> System:
+    """Return a system that runs the trainer's optimizer steps: gather, loss, backward, clipping, update."""
     configure_process(recipe.training.threads)
     section = recipe.training.model_copy(update={"precision": precision})
     training = start_training(recipe.model_copy(update={"training": section}), run)
@@ -62,10 +68,10 @@ def ours(recipe: Recipe, run: Path, steps: int, precision: str) -> Run:
             training.update(training.prepared.corpus, step)
         return tokens, None
 
-    return round_of_steps
+    return f"seq2seq {precision}", round_of_steps
 
 
-def theirs(recipe: Recipe, run: Path, steps: int, precision: str, own_batches: bool = False) -> Run:
+def theirs(recipe: Recipe, run: Path, steps: int, precision: str, own_batches: bool = False) -> System:
     """Return the training loop that a user of transformers would write. If `precision` is bf16, it uses autocast.
 
     own_batches: True for batches of a fixed number of random sentences, the default of transformers' Trainer. False
@@ -81,18 +87,19 @@ def theirs(recipe: Recipe, run: Path, steps: int, precision: str, own_batches: b
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
             return marian_loss(model, batch, recipe.training.label_smoothing)
 
-    return loop(model, loss, corpus, plan, tokens, recipe)
+    name = f"transformers {precision}{', its own batches' if own_batches else ''}"
+    return name, loop(model, loss, corpus, plan, tokens, recipe)
 
 
-def stock(recipe: Recipe, run: Path, steps: int) -> Run:
+def stock(recipe: Recipe, run: Path, steps: int) -> System:
     """Return a training loop of torch.nn.Transformer with padded batches, masks and logits of every position."""
     configure_process(recipe.training.threads)
     corpus, vocab_size = prepared_corpus(recipe, run)
     plan, tokens = steps_of_similar_length(corpus, recipe, steps)
     torch.manual_seed(recipe.seed)
     model = PlainTransformer(recipe.model, vocab_size, stock=True).train()
-    return loop(model, lambda batch: plain_loss(model, batch, recipe.training.label_smoothing), corpus, plan, tokens,
-                recipe)
+    return "torch.nn.Transformer fp32", loop(
+        model, lambda batch: plain_loss(model, batch, recipe.training.label_smoothing), corpus, plan, tokens, recipe)
 
 
 def prepared_corpus(recipe: Recipe, run: Path) -> tuple[EncodedCorpus, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,14 +16,17 @@ from hypothesis import settings
 from toy import RECIPE, write_corpus
 from trainings import NoTensorBoard
 
+from seq2seq import devices
 from seq2seq.data.batching import Batch, EncodedCorpus, EncodedSide, Shape, gather
 from seq2seq.model import Model, build_recurrent_model, build_transformer
 from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import Recipe, load_recipe
 from seq2seq.tokenizers.tokenizer import END_ID
+from seq2seq.training import run
 from seq2seq.translation import worker_processes
 
+ROOT = Path(__file__).parents[1]
 VOCAB_SIZE = 23
 # Tokens of each sentence, </s> included.
 SOURCE_LENGTHS = (5, 2, 7, 3)
@@ -41,7 +45,9 @@ SLOWEST_FIRST = ("test_simulated_gpu.py", "test_exports.py", "test_triton_kernel
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let the quick tests draw few random inputs, and `make test-all` as many as hypothesis does by default."""
+    """Let the quick tests draw few random inputs, and `make test-all` as many as hypothesis does by default. Let the
+    processes that tests start find the package in any directory."""
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     settings.register_profile("quick", max_examples=10, deadline=None)
     settings.register_profile("all", deadline=None)
     settings.load_profile("quick" if config.option.markexpr == "not slow" else "all")
@@ -61,6 +67,19 @@ def quick_tensorboard() -> Iterator[None]:
             module = ModuleType(name)
             module.SummaryWriter = NoTensorBoard
             patch.setitem(sys.modules, name, module)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def trainings_on_a_cpu_name_their_precision() -> Iterator[None]:
+    """Fail trainings in precision auto, whose results depend on the processor. A test of auto takes `choose_dtype` from
+    `devices`."""
+    def choose_dtype(precision: str, device: str) -> torch.dtype:
+        assert precision != "auto" or devices.kind(device) != "cpu", "the recipe of a test must name training.precision"
+        return devices.choose_dtype(precision, device)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "choose_dtype", choose_dtype)
         yield
 
 

@@ -50,7 +50,7 @@ BLOCK_LINES = 7
 # Keys of log records and train states that depend on the clock, or on the steps at which checkpoints were saved.
 TIME_DEPENDENT_KEYS = ("seconds", "tokens_per_second", "candidate_step", "good_step")
 
-TRAINING = RECIPE.replace("vocab_size: 300", "vocab_size: 300, subword_sampling: 0.1").replace(
+TRAINING = RECIPE.replace("vocab_size: auto", "vocab_size: auto, subword_sampling: 0.1").replace(
     "  max_steps: 11", "  max_steps: 17\n  accumulation: 2\n  checkpoint_minutes: 0\n  average: {kind: best, count: 2}")
 SHORT = RECIPE.replace("max_steps: 11", "max_steps: 4\n  checkpoint_minutes: 0").replace(
     "validate_every: 5", "validate_every: 2")
@@ -118,8 +118,7 @@ def back_translation(folder: Path) -> Kind:
     copy_finished_run(folder)
     return training(folder, SHORT.replace("source: en, target: de", "source: de, target: en").replace(
         PAIRS, "{source: train.de, target: train.en}, {target: train.en, translated_by: run}").replace(
-        "source: valid.en, target: valid.de", "source: valid.de, target: valid.en").replace(
-        "vocab_size: 300", "vocab_size: auto"))
+        "source: valid.en, target: valid.de", "source: valid.de, target: valid.en"))
 
 
 def adaptation(folder: Path) -> Kind:

@@ -4,24 +4,30 @@ import functools
 import json
 import random
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
+from command_files import run_command
 from toy import copy_finished_run
 
-from benchmarks import attacks, cleaning, starting
+from benchmarks import attacks, cleaning, decoding, documents, learning, starting, training
 from benchmarks.__main__ import benchmark_recipe, main
-from benchmarks.measuring import SystemProcess, measure_in_rounds, peak_memory
+from benchmarks.measuring import SystemProcess, by_name, environment, measure_in_rounds, peak_memory
 from seq2seq.errors import RecipeError, UserError
+from seq2seq.inference import engines
 from seq2seq.model.loss import smoothed_cross_entropy
 from seq2seq.recipe import ModelSection
-from seq2seq.training.run import train
+from seq2seq.training import run as training_run
 
 for package in ("transformers", "ctranslate2", "matplotlib"):
     pytest.importorskip(package)
 
 ROOT = Path(__file__).parents[1]
+linux = pytest.mark.skipif(sys.platform != "linux",
+                           reason="needs /proc, and several addresses of the loopback interface")
 NUMERALS = [("eins", "one"), ("zwei", "two"), ("drei", "three"), ("vier", "four"), ("fünf", "five"), ("sechs", "six"),
             ("sieben", "seven"), ("acht", "eight"), ("neun", "nine"), ("und", "and"), ("oder", "or")]
 
@@ -42,6 +48,50 @@ def run(monkeypatch, *arguments):
     """Return the exit code of `python -m benchmarks`."""
     monkeypatch.setattr(sys, "argv", ["benchmarks", *map(str, arguments)])
     return main()
+
+
+class InThisProcess:
+    """Replacement for `SystemProcess`, because each process would take seconds to start."""
+
+    def __init__(self, prepare, *arguments, **options):
+        self.name, self.run = prepare(*arguments, **options)
+
+    def round(self, task):
+        began = time.perf_counter()
+        units, output = self.run(task)
+        return units / (time.perf_counter() - began), output, 1.0
+
+    def close(self): ...
+
+
+def run_in_this_process(command):
+    """Replacement for `starting.run`: run a command of seq2seq in this process, and no other command."""
+    if command[:3] == starting.SEQ2SEQ:
+        result = run_command(*command[3:])
+        assert result.code == 0, result.err
+    return starting.Times(0.5, 1.0)
+
+
+@pytest.fixture
+def in_this_process(monkeypatch):
+    """Let the benchmarks start no processes, and leave the settings of this one alone."""
+    for module in (decoding, training):
+        monkeypatch.setattr(module, "SystemProcess", InThisProcess)
+    for module in (decoding, training, learning):
+        monkeypatch.setattr(module, "configure_process", lambda threads: None)
+    monkeypatch.setattr(learning, "ProcessPoolExecutor", lambda at_once, *_: ThreadPoolExecutor(at_once))
+    for module in (starting, documents):
+        monkeypatch.setattr(module, "run", run_in_this_process)
+
+
+def learn(monkeypatch, data, folder, shape, steps, systems=()):
+    """Return the exit code of `python -m benchmarks.learning`."""
+    sizes = ["model.d_model=16", "tokenizer.vocab_size=300", "training.precision=fp32"]
+    monkeypatch.setattr(sys, "argv", [
+        "learning", "--data", str(data), "--shape", shape, "--steps", str(steps), "--every", "1", "--threads", "1",
+        "--output", str(folder / "results"), *(argument for size in sizes for argument in ("--set", size)),
+        *(["--systems", *systems] if systems else [])])
+    return learning.main()
 
 
 def scripted(rates):
@@ -93,21 +143,86 @@ def test_ratios_are_computed_within_each_round_and_the_first_round_is_not_counte
 
 
 def test_the_memory_of_a_system_excludes_that_of_the_parent_process():
-    system = SystemProcess(functools.partial, divmod, 17)
+    system = SystemProcess(tuple, ("division", functools.partial(divmod, 17)))
+    assert system.name == "division"
     rate, output, memory = system.round(5)                                      # 17 = 3 * 5 + 2
     system.close()
     assert rate > 3 and output == 2
     assert memory < peak_memory() / 2
 
 
+SMALLEST = ("--shape", "tiny", "--steps", 1, "--sentences", 2, "--repetitions", 1, "--threads", 1)
+
+
+@pytest.mark.parametrize(("name", "systems"), [
+    ("training", {"seq2seq fp32", "transformers fp32", "torch.nn.Transformer fp32"}),
+    ("decoding", {"seq2seq fp32, beam 4, 32 at a time", "CTranslate2 int8, beam 4, 32 at a time"}),
+    ("data", {"gathering batches", "preparing text", "sentencepiece alone"})])
+def test_each_benchmark_runs_in_its_smallest_form(data, tmp_path, monkeypatch, in_this_process, name, systems):
+    assert run(monkeypatch, name, "--data", data, "--output", tmp_path / "benchmarks", *SMALLEST) == 0
+    results = json.loads((tmp_path / "benchmarks" / f"{name}-tiny.json").read_text())
+    assert systems <= {row["system"] for row in results["rows"]}
+
+
+def test_a_row_has_the_precision_that_is_used_and_not_the_one_that_was_asked_for(tmp_path, monkeypatch, capsys):
+    bundle, task = copy_finished_run(tmp_path) / "best", decoding.Task("greedy", 1, 1)
+    engines._kernels.cache_clear()
+    monkeypatch.setattr(engines, "usable_libraries", lambda *_: [])
+    name, _ = decoding.ours(bundle, "int8", 1, [], task)
+    kernels = environment()["kernels"]
+    engines._kernels.cache_clear()
+    assert name != "seq2seq int8" and "int8 is not available" in kernels
+    first, second = (InThisProcess(lambda name: (name, None), name) for name in ("seq2seq fp32", "seq2seq fp32"))
+    assert list(by_name([first, second]).values()) == [first]
+    assert "seq2seq fp32" in capsys.readouterr().err
+
+
+def test_the_learning_benchmark_runs_in_its_smallest_form(data, tmp_path, monkeypatch, in_this_process):
+    assert learn(monkeypatch, data, tmp_path, "tiny", steps=1, systems=["plain PyTorch fp32", "seq2seq fp32"]) == 0
+    results = json.loads((tmp_path / "results" / "learning-tiny.json").read_text())
+    assert {"plain PyTorch fp32", "seq2seq fp32"} == {row["system"] for row in results["rows"]}
+
+
+def test_the_starting_benchmark_runs_in_its_smallest_form(data, monkeypatch, in_this_process, capsys):
+    monkeypatch.setattr(sys, "argv", ["starting", "--data", str(data), "--repetitions", "1"])
+    monkeypatch.setattr(starting, "random_bundle", lambda _, folder: copy_finished_run(folder / "toy"))
+    assert starting.main() == 0
+    assert "| seq2seq translate, one line | 0.50 " in capsys.readouterr().out
+
+
+def test_the_benchmark_of_documents_runs_in_its_smallest_form(tmp_path, monkeypatch, in_this_process, capsys):
+    model, text = copy_finished_run(tmp_path), tmp_path / "valid.en"
+    monkeypatch.setattr(documents, "MESSAGES", 5)
+    monkeypatch.setattr(sys, "argv", ["documents", str(model), "--source", str(text), "--page-bytes", "500",
+                                      "--repetitions", "1"])
+    documents.main()
+    assert "| messages.po | 5 | 1.00 | 1.0 |" in capsys.readouterr().out
+
+
+def test_the_gpu_benchmark_runs_in_its_smallest_form(tmp_path, monkeypatch):
+    from benchmarks import device
+
+    monkeypatch.setattr(sys, "argv", ["device", "--tiny", "decoding", "checks", "--output", str(tmp_path)])
+    assert device.main() == 0
+    results = json.loads((tmp_path / "device.json").read_text())
+    assert results["beam 1"]["tokens a second"] > 0 and results["two trainings have the same weights"]
+
+
+@linux
+def test_the_benchmark_of_attacks_runs_in_its_smallest_form(tmp_path, capsys):
+    model, text = copy_finished_run(tmp_path), tmp_path / "text"
+    text.write_text("one cat\n")
+    assert attacks.main(["--model", str(model), "--text", str(text), "--seconds", "0.3", "--only", "none"]) == 0
+    assert "| none |" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_all_benchmarks_run_and_write_their_results(data, tmp_path, monkeypatch, capsys):
     output = tmp_path / "benchmarks"
-    sizes = ("--shape", "tiny", "--steps", 2, "--sentences", 3, "--repetitions", 2, "--threads", 1)
-    assert run(monkeypatch, "--data", data, "--output", output, *sizes) == 0
+    assert run(monkeypatch, "--data", data, "--output", output, *SMALLEST) == 0
     for name, systems in (("training", {"seq2seq fp32", "transformers fp32", "torch.nn.Transformer fp32"}),
-                          ("decoding", {"seq2seq int8, beam 5", "CTranslate2 int8, greedy",
-                                        "transformers fp32, greedy"}),
+                          ("decoding", {"seq2seq fp32, beam 4, 32 at a time", "CTranslate2 int8, beam 4, 32 at a time",
+                                        "transformers fp32, beam 4, 32 at a time"}),
                           ("data", {"gathering batches", "preparing text"})):
         results = json.loads((output / f"{name}-tiny.json").read_text())
         assert (output / f"{name}-tiny.png").stat().st_size > 1000
@@ -116,19 +231,13 @@ def test_all_benchmarks_run_and_write_their_results(data, tmp_path, monkeypatch,
         for row in results["rows"]:
             assert row["rate"]["lowest"] > 0 and row["ratio"]["median"] > 0 and (row["memory"] > 50 or name == "data")
     out = capsys.readouterr().out
-    assert "Training, tiny, 256 target tokens a step" in out and "Decoding, tiny, 3 sentences" in out
+    assert "Training, tiny, 256 target tokens a step" in out and "Decoding, tiny, 2 sentences" in out
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", ["tiny", "rnn"])
 def test_the_learning_benchmark_writes_the_losses_of_all_systems(data, tmp_path, monkeypatch, capsys, shape):
-    from benchmarks import learning
-
-    sizes = ["model.d_model=16", "tokenizer.vocab_size=300"]
-    monkeypatch.setattr(sys, "argv", ["learning", "--data", str(data), "--shape", shape, "--steps", "3", "--every", "1",
-                                      "--threads", "1", "--output", str(tmp_path / "results"),
-                                      *(argument for size in sizes for argument in ("--set", size))])
-    assert learning.main() == 0
+    assert learn(monkeypatch, data, tmp_path, shape, steps=3) == 0
     results = json.loads((tmp_path / "results" / f"learning-{shape}.json").read_text())
     assert (tmp_path / "results" / f"learning-{shape}.png").stat().st_size > 1000
     assert {"plain PyTorch fp32", "seq2seq fp32"} <= {row["system"] for row in results["rows"]}
@@ -143,16 +252,16 @@ def test_all_fp32_systems_give_the_same_translations_with_trained_weights(data, 
     from benchmarks.decoding import measure
 
     recipe = benchmark_recipe(data, "tiny", 1)
-    training = recipe.training.model_copy(update={
+    section = recipe.training.model_copy(update={
         "max_steps": 300, "validate_every": 300, "warmup_steps": 30, "learning_rate": 0.01, "precision": "fp32"})
     model = recipe.model.model_copy(update={"dropout": 0.0})
-    scores = train(recipe.model_copy(update={"training": training, "model": model}), tmp_path / "run")
+    scores = training_run.train(recipe.model_copy(update={"training": section, "model": model}), tmp_path / "run")
     assert scores["test_2016_flickr"]["bleu"].value > 30, "too low for a meaningful comparison"
     sentences = (data / "test_2016_flickr.de").read_text(encoding="utf-8").splitlines()
     references = (data / "test_2016_flickr.en").read_text(encoding="utf-8").splitlines()
     rows = measure(recipe, tmp_path, tmp_path / "run", "tiny", sentences, references, 1, 1)
     same = {row["system"]: row["same"] for row in rows if "32," in row["system"]}
-    assert len(same) == 3 * 4 and set(same.values()) == {1}
+    assert len(same) == 3 and set(same.values()) == {1}
     assert {row["bleu"] > 0 for row in rows if "transformers" not in row["system"]} == {True}
     other = recipe.model_copy(update={"languages": recipe.languages.model_copy(update={"source": "zh"})})
     with pytest.raises(RecipeError, match="translates de into en"):
@@ -216,7 +325,7 @@ def test_the_starting_benchmark_measures_the_processor_time_of_each_command():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc, and several addresses of the loopback interface")
+@linux
 def test_the_benchmark_of_attacks_measures_an_honest_client_beside_each_attack(tmp_path, capsys):
     run, text = copy_finished_run(tmp_path / "toy"), tmp_path / "text"
     text.write_text("one cat sees two red dogs\n")

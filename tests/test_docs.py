@@ -128,7 +128,7 @@ def test_the_site_builds_without_a_warning_and_without_a_broken_link(tmp_path):
     pytest.importorskip("mkdocs", reason="needs the extra docs")
     pytest.importorskip("material", reason="needs the extra docs")
     subprocess.run([sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path], cwd=ROOT,
-                   check=True, env=os.environ | {"PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"})
+                   check=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"})
     pages = {path: Page(path) for path in tmp_path.rglob("*.html") if path.name != "404.html"}
     assert len(pages) > 40 and "<math" in (tmp_path / "equations/attention.html").read_text(encoding="utf-8")
     for path, page in pages.items():

@@ -12,14 +12,15 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FEW_STEPS = ("training.max_steps=6", "training.validate_every=2", "training.warmup_steps=1", "training.log_every=1",
-             "training.batch_tokens=256", "model.base=tiny", "decoding.max_length=20")
+             "training.batch_tokens=256", "training.precision=fp32", "model.base=tiny", "decoding.max_length=20")
 LANGUAGE_MODEL = """
 name: english
 languages: {target: en}
 data: {train: [{text: train.en}], valid: {text: valid.en}}
 tokenizer: {taken_from: runs/mine}
 model: {type: language_model, d_model: 32, decoder_layers: 1, num_heads: 2, feed_forward: 64}
-training: {batch_tokens: 256, learning_rate: 1e-3, warmup_steps: 1, schedule: linear, max_steps: 2}
+training: {batch_tokens: 256, learning_rate: 1e-3, warmup_steps: 1, schedule: linear, max_steps: 2,
+  precision: fp32}
 """
 TMX = ('<tmx version="1.4"><header srclang="de" datatype="plaintext" segtype="sentence" adminlang="en" o-tmf="x" '
        'creationtool="x" creationtoolversion="1"/><body>{}</body></tmx>')
@@ -53,7 +54,7 @@ class Shell:
             if command.split()[1] in ("train", "adapt", "check"):
                 command += "".join(f" --set {setting}" for setting in FEW_STEPS)
             done = subprocess.run(command, shell=True, cwd=self.directory, capture_output=True, text=True, env={
-                **os.environ, "PATH": f"{self.programs}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)})
+                **os.environ, "PATH": f"{self.programs}:{os.environ['PATH']}"})
             assert done.returncode == 0, f"{command}\n{done.stderr}"
         return lines
 
@@ -105,8 +106,7 @@ def shell(tmp_path_factory):
     trained = directory("models")
     trained.run("seq2seq train mine.yaml")
     (models / "english.yaml").write_text(LANGUAGE_MODEL)
-    subprocess.run([programs / "seq2seq", "train", "english.yaml"], cwd=models, check=True, capture_output=True,
-                   env={**os.environ, "PYTHONPATH": str(ROOT)})
+    subprocess.run([programs / "seq2seq", "train", "english.yaml"], cwd=models, check=True, capture_output=True)
     for name in ("second", "other", "de_en"):
         shutil.copytree(models / "runs/mine", models / "runs" / name)
     return directory
@@ -127,7 +127,7 @@ def test_the_python_of_the_how_to_page_runs(shell):
     place = shell("python", with_models=True).directory
     shutil.copytree(place / "runs/mine", place / "runs/multi30k_de_en")
     done = subprocess.run([sys.executable, "-c", "\n".join(code("python.md", "python"))], cwd=place, text=True,
-                          capture_output=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+                          capture_output=True)
     assert done.returncode == 0, done.stderr
     printed = done.stdout.splitlines()
     assert sum("\t" in line for line in printed) in range(2, 7)                 # a retried line has one translation

@@ -36,7 +36,6 @@ def test_the_committed_notebook_was_run_from_its_beginning_to_its_end_without_an
 def test_the_notebook_runs_and_shows_few_lines_while_it_trains(tmp_path, monkeypatch):
     nbformat = pytest.importorskip("nbformat", reason="nbconvert is not installed")
     execution = pytest.importorskip("nbconvert.preprocessors", reason="nbconvert is not installed")
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     committed = nbformat.read(NOTEBOOK, as_version=4)
     source = "max_steps: 600"

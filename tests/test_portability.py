@@ -15,7 +15,7 @@ def run(directory, *arguments, given=""):
     """Return the standard output of a command. Without `main`, it would have the encoding of Western Europe."""
     done = subprocess.run([sys.executable, str(TESTS / "like_windows.py"), *arguments], cwd=directory, input=given,
                           capture_output=True, encoding="utf-8", timeout=300,
-                          env=os.environ | {"PYTHONPATH": str(TESTS.parent), "PYTHONIOENCODING": "cp1252",
+                          env=os.environ | {"PYTHONIOENCODING": "cp1252",
                                             "TMPDIR": str(directory)})
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout

@@ -16,6 +16,7 @@ WORDS = [("one", "eins"), ("two", "zwei"), ("three", "drei"), ("red", "rot"), ("
          ("dog", "Hund"), ("sees", "sieht"), ("hears", "hört"), ("and", "und"), ("not", "nicht")]
 
 FOUR_STEPS = ["training.max_steps=4", "training.validate_every=2"]
+# With vocab_size: auto, 300 for this text, a recipe may add text that a toy model generates, whatever its characters.
 RECIPE = """
 name: tiny
 languages: {source: en, target: de}
@@ -23,7 +24,7 @@ data:
   train: [{source: train.en, target: train.de}]
   valid: {source: valid.en, target: valid.de}
   test: {small: {source: valid.en, target: valid.de}}
-tokenizer: {vocab_size: 300}
+tokenizer: {vocab_size: auto}
 model: {d_model: 16, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 32, dropout: 0.1}
 training:
   batch_tokens: 64

@@ -203,7 +203,7 @@ def test_averages_teachers_and_generated_text_know_the_direction_of_each_source(
 def fine_tuning_recipe(folder, source, target, more=""):
     """Write a recipe of one direction, and return its path."""
     text = recipe_text([(source, target)], False).replace("training:", f"training:\n  {more}").replace(
-        "tokenizer: {vocab_size: 300}\n", "")
+        "tokenizer: {vocab_size: auto}\n", "")
     (folder / "one.yaml").write_text("\n".join(
         line for line in text.splitlines() if not line.startswith("model:")) + "\n")
     return folder / "one.yaml"
@@ -226,7 +226,7 @@ def test_a_model_with_the_vocabulary_but_another_language_has_no_token(tmp_path,
     trained(tmp_path, TWO, False)
     write_texts(tmp_path, [("la", "en")])
     spy = Spy(monkeypatch, has_tokens=False)
-    text = recipe_text([("la", "en")], False).replace("{vocab_size: 300}", "{taken_from: run/best}")
+    text = recipe_text([("la", "en")], False).replace("{vocab_size: auto}", "{taken_from: run/best}")
     (tmp_path / "other.yaml").write_text(text)
     train(load_recipe(tmp_path / "other.yaml"), tmp_path / "other")
     run("translate", tmp_path / "other", input="toen >>de<< >>en<<\n")

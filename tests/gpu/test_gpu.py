@@ -7,7 +7,6 @@ import copy
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ import torch.distributed as dist
 from lookup import on_host
 from trainings import train_steps
 
-import seq2seq
 from seq2seq.data.batching import IGNORE_INDEX, EncodedCorpus, EncodedSide, gather
 from seq2seq.inference.cuda_graphs import CudaGraphs
 from seq2seq.inference.eager import EagerEngine
@@ -222,8 +220,7 @@ torch.save([weight.detach().cpu() for weight in training.step.weights], f"{run}.
 
 def trained_by(size, run, *settings):
     """Train the toy recipe with some processes on the same card; return the weights of each process."""
-    around = {**os.environ, "PYTHONPATH": str(Path(seq2seq.__file__).parents[1])}
-    ranks = [subprocess.Popen([sys.executable, "-c", RANK, run, str(size), str(rank), *settings], env=around,
+    ranks = [subprocess.Popen([sys.executable, "-c", RANK, run, str(size), str(rank), *settings],
                               stderr=subprocess.PIPE, text=True) for rank in range(size)]
     messages = [rank.communicate(timeout=300)[1] for rank in ranks]
     assert not any(rank.returncode for rank in ranks), messages

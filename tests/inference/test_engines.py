@@ -1,7 +1,10 @@
 """The engine of PyTorch for every model."""
 
+import copy
+
 import numpy as np
 import pytest
+import tolerances
 import torch
 from lookup import arrays_of
 
@@ -83,8 +86,12 @@ def test_cached_step_functions_equal_those_of_the_layers(make_model, make_batch,
     model, batch = make_model(torch.float32, **choice), make_batch()
     fast = EagerEngine(model, "fp32", CPU)
     found = fast.start(*arrays_of(batch))
-    expected = model.start(batch.source, batch.source_offsets, batch.longest_source)
+    states = {each: each.start(batch.source, batch.source_offsets, batch.longest_source)
+              for each in (model, copy.deepcopy(model).double())}
     for token in (3, 5, 7, 11):
         ours, found = fast.step(np.full(4, token), found)
-        theirs, expected = model.step(torch.full((4,), token), expected)
-        np.testing.assert_allclose(ours.logits, theirs, rtol=1e-4, atol=1e-5)
+        logits = []
+        for each, state in states.items():
+            theirs, states[each] = each.step(torch.full((4,), token), state)
+            logits.append(theirs.numpy())
+        assert tolerances.relative_error(ours.logits, logits[1]) < tolerances.fp32_tolerance(*logits)

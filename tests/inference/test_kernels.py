@@ -119,8 +119,7 @@ def test_sanitizers_find_nothing(compiler, name, tmp_path):
                    check=True)
     checked = subprocess.run(
         [sys.executable, TESTS / "kernel_check.py", library, "25", "3"], capture_output=True, text=True, timeout=600,
-        env={**os.environ, "LD_PRELOAD": runtime, "ASAN_OPTIONS": "detect_leaks=0", "OMP_NUM_THREADS": "2",
-             "PYTHONPATH": str(TESTS.parents[1])})
+        env={**os.environ, "LD_PRELOAD": runtime, "ASAN_OPTIONS": "detect_leaks=0", "OMP_NUM_THREADS": "2"})
     assert checked.returncode == 0, checked.stdout[-2000:] + checked.stderr[-4000:]
 
 

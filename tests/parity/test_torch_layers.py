@@ -21,7 +21,7 @@ def sentences_of(lengths):
 
 def padded(flat, lengths):
     """Return (sentences, longest, d_model) with noise as padding, which must not influence any layer."""
-    rows = torch.randn(len(lengths), max(lengths), flat.shape[1])
+    rows = torch.randn(len(lengths), max(lengths), flat.shape[1], dtype=flat.dtype)
     return rows.index_put(torch.where(~padding(lengths)), flat)
 
 
@@ -33,7 +33,7 @@ def padding(lengths):
 def randomised(layer):
     for parameter in layer.parameters():
         nn.init.normal_(parameter, std=0.4)
-    return layer
+    return layer.double()
 
 
 def copy_common(ours, theirs):
@@ -46,11 +46,11 @@ def copy_common(ours, theirs):
 
 
 def assert_equal_with_gradients(ours, theirs, inputs):
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
     arriving = torch.randn_like(ours)
     for gradient, expected in zip(torch.autograd.grad(ours, inputs, arriving),
                                   torch.autograd.grad(theirs, inputs, arriving), strict=True):
-        torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-11)
 
 
 @both_norms
@@ -60,11 +60,11 @@ def test_the_encoder_layer_equals_that_of_torch(pre_norm, activation):
     theirs = randomised(nn.TransformerEncoderLayer(
         D_MODEL, NUM_HEADS, FEED_FORWARD, dropout=0.0, activation=getattr(F, activation), batch_first=True,
         norm_first=pre_norm))
-    ours = EncoderLayer(D_MODEL, NUM_HEADS, FEED_FORWARD, 0.0, activation, pre_norm)
+    ours = EncoderLayer(D_MODEL, NUM_HEADS, FEED_FORWARD, 0.0, activation, pre_norm).double()
     with torch.no_grad():
         copy_common(ours, theirs)
         ours.feed_forward_residual.norm.load_state_dict(theirs.norm2.state_dict())
-    hidden = torch.randn(sum(SOURCE_LENGTHS), D_MODEL, requires_grad=True)
+    hidden = torch.randn(sum(SOURCE_LENGTHS), D_MODEL, dtype=torch.float64, requires_grad=True)
     expected = theirs(padded(hidden, SOURCE_LENGTHS), src_key_padding_mask=padding(SOURCE_LENGTHS))
     output = ours(Stream(hidden, hidden), sentences_of(SOURCE_LENGTHS)).add(nn.Identity()).inputs
     assert_equal_with_gradients(output, expected[~padding(SOURCE_LENGTHS)], [hidden])
@@ -77,7 +77,7 @@ def test_the_decoder_layer_equals_that_of_torch(pre_norm, activation):
     theirs = randomised(nn.TransformerDecoderLayer(
         D_MODEL, NUM_HEADS, FEED_FORWARD, dropout=0.0, activation=getattr(F, activation), batch_first=True,
         norm_first=pre_norm))
-    ours = DecoderLayer(D_MODEL, NUM_HEADS, FEED_FORWARD, 0.0, activation, pre_norm)
+    ours = DecoderLayer(D_MODEL, NUM_HEADS, FEED_FORWARD, 0.0, activation, pre_norm).double()
     with torch.no_grad():
         copy_common(ours, theirs)
         cross, their_cross = ours.cross_attention, theirs.multihead_attn
@@ -88,8 +88,8 @@ def test_the_decoder_layer_equals_that_of_torch(pre_norm, activation):
         cross.output.load_state_dict(their_cross.out_proj.state_dict())
         ours.cross_residual.norm.load_state_dict(theirs.norm2.state_dict())
         ours.feed_forward_residual.norm.load_state_dict(theirs.norm3.state_dict())
-    hidden = torch.randn(sum(TARGET_LENGTHS), D_MODEL, requires_grad=True)
-    memory = torch.randn(sum(SOURCE_LENGTHS), D_MODEL, requires_grad=True)
+    hidden = torch.randn(sum(TARGET_LENGTHS), D_MODEL, dtype=torch.float64, requires_grad=True)
+    memory = torch.randn(sum(SOURCE_LENGTHS), D_MODEL, dtype=torch.float64, requires_grad=True)
     future = torch.ones(max(TARGET_LENGTHS), max(TARGET_LENGTHS), dtype=torch.bool).triu(1)
     expected = theirs(
         padded(hidden, TARGET_LENGTHS), padded(memory, SOURCE_LENGTHS), tgt_mask=future, tgt_is_causal=True,

@@ -34,7 +34,7 @@ def run_cases(library, marked, folder, files):
     """Run the cases in an environment that torchrun and pytest-xdist have left no variable in."""
     around = {key: value for key, value in os.environ.items()
               if not key.startswith(("PYTEST_", "RANK", "WORLD_SIZE", "LOCAL_"))}
-    path = [str(HERE), str(HERE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    path = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
     command = [sys.executable, "-m", "pytest", "-p", "device_guard", "-p", "no:cacheprovider", "-p", "no:xdist",
                "-m", marked, "--basetemp", folder / "cases", "--tb", "short", *files]
     done = subprocess.run(list(map(str, command)), cwd=HERE.parents[1], capture_output=True, text=True, timeout=3600,

@@ -176,5 +176,5 @@ def test_files_and_directories_are_replaced_with_the_calls_that_windows_has(tmp_
 @pytest.mark.slow
 def test_every_module_is_imported_without_the_calls_of_linux():
     result = subprocess.run([sys.executable, "-c", IMITATION], capture_output=True, text=True, timeout=120,
-                            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])})
+                            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ["PYTHONPATH"]])})
     assert result.returncode == 0, result.stderr[-2000:]

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from contextlib import nullcontext
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -70,7 +69,7 @@ def start(folder, run, processes, *settings, **environment):
     """Start a training of the recipe in the folder; its output is written to a file beside the run."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     arguments = [argument for setting in settings for argument in ("--set", setting)]
-    around = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path.cwd()), **environment}
+    around = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
     with (folder / f"{run}.errors").open("a") as errors:
         return subprocess.Popen([*command, folder / "worker.py", folder / "recipe.yaml", *arguments,
                                  "--run-dir", folder / run], stdout=errors, stderr=errors, env=around)

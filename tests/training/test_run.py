@@ -5,7 +5,6 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from toy import RECIPE, write_corpus
@@ -72,7 +71,7 @@ def start(machines, run="run", processes=1, settings=(), options=(), static=Fals
                       f"--rdzv-conf=is_host={int(number == 0)}"]),
                    "worker.py", "recipe.yaml", *options,
                    *(argument for setting in settings for argument in ("--set", setting)), "--run-dir", run]
-        around = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path.cwd()), **environment}
+        around = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
         with (own / "errors").open("a") as errors:
             started.append(subprocess.Popen(command, cwd=own, stdout=errors, stderr=errors, env=around,
                                             start_new_session=True))

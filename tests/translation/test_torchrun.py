@@ -153,7 +153,7 @@ def start(ranks: int, *arguments: object, **environment: str) -> subprocess.Pope
     """Start `translate` on some ranks. What they print is written to the file `told`."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "worker.py",
                "translate", "model", "in", "-o", "out", "--device", "cpu", "--precision", "fp32"]
-    around = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2]), **environment}
+    around = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
     with open("told", "wb") as told:
         return subprocess.Popen([*command, *map(str, arguments)], stderr=told, env=around)
 

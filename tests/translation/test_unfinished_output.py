@@ -259,7 +259,7 @@ sys.exit(main())
 
 
 def start(directory: Path, sent: str, *arguments: str, **options) -> subprocess.Popen:
-    environment = os.environ | {"SENT": sent, "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = os.environ | {"SENT": sent}
     (directory / "driver.py").write_text(textwrap.dedent(DRIVER))
     return subprocess.Popen([sys.executable, "driver.py", "translate", "model", *arguments, "--device", "cpu"],
                             env=environment, stderr=subprocess.PIPE, **options)

@@ -41,7 +41,7 @@ def skip_if_the_interpreter_cannot_run_loops():
 def run_cases(path, marked):
     skip_if_the_interpreter_cannot_run_loops()
     around = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
-    folders = [str(HERE), str(HERE.parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    folders = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb", "short",
                "-W", "ignore::RuntimeWarning", "-m", marked, path]
     done = subprocess.run(list(map(str, command)), cwd=HERE.parents[2], capture_output=True, text=True, timeout=1200,
