@@ -10,9 +10,6 @@ from torch import Tensor
 
 # A full cache is enlarged by the slots that this number of steps needs.
 GROWTH_STEPS = 16
-# The number of slots in a cache and the number of slots that a step reads are rounded up to a multiple of this number,
-# because oneDNN generates a kernel for each size.
-SLOT_MULTIPLE = 16
 
 
 class LayerCache(NamedTuple):
@@ -95,10 +92,10 @@ class TransformerState:
         sentences, beam, capacity = self.visible.shape
         if self.slots + beam <= capacity and self.written.slots == self.slots:
             return self
-        size = -(-(self.slots + GROWTH_STEPS * beam) // SLOT_MULTIPLE) * SLOT_MULTIPLE
+        size = self.slots + GROWTH_STEPS * beam
 
         def enlarge(old: Tensor) -> Tensor:
-            larger = old.new_zeros(*old.shape[:2], size, old.shape[3])          # new_empty may hold NaN; 0 * NaN = NaN
+            larger = old.new_empty(*old.shape[:2], size, old.shape[3])
             larger[:, :, : self.slots] = old[:, :, : self.slots]
             return larger
 
@@ -108,13 +105,12 @@ class TransformerState:
         return replace(self, visible=visible, caches=caches, written=_Written(self.slots))
 
     def target_bias(self, num_heads: int, window: int | None) -> Tensor:
-        """Return the bias of self-attention, (sentences, heads, beam, slots to read): 0 for the slots that the newest
-        position of a row may attend to, -inf for others.
+        """Return the bias of self-attention, (sentences, heads, beam, slots): 0 for the slots that the newest position
+        of a row may attend to, -inf for others.
 
         window: maximum number of earlier positions to attend to; None: no limit.
         """
-        slots_to_read = -(-self.slots // SLOT_MULTIPLE) * SLOT_MULTIPLE
-        bias = self.visible[:, None, :, :slots_to_read].repeat(1, num_heads, 1, 1)
+        bias = self.visible[:, None, :, : self.slots].repeat(1, num_heads, 1, 1)
         if window is not None:
             bias[:, :, :, : self.begins[max(0, self.position - 1 - window)]] = -math.inf
         return bias

@@ -170,7 +170,7 @@ class EncoderLayer(nn.Module):
         step(hidden, cache, new_slots, bias):
             hidden: (rows, d_model)
             new_slots: see `SelfAttention.make_step_function`.
-            bias: (sentences, heads, beam, slots to read), see `TransformerState.target_bias`.
+            bias: (sentences, heads, beam, slots), see `TransformerState.target_bias`.
         """
         attend = self.self_residual.make_step_function(self.self_attention.make_step_function())
         transform = self.feed_forward_residual.make_step_function(self.feed_forward.make_step_function())
