@@ -27,8 +27,8 @@ demo: $(READY) ## train an English-Chinese phrasebook in minutes and translate w
 test: $(READY) ## run the quick tests: three to eight minutes on two cores
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
-test-all: $(READY) ## run all tests, including those that train
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m ""
+test-all: $(READY) ## run all tests, including those that train (in another order: PYTEST="--shuffle 7")
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m "" $(PYTEST)
 
 test-gpu: $(READY) ## run the tests for a GPU; without one they are skipped
 	$(BIN)/python -m pytest -m "" -rs tests/gpu tests/model/test_attention.py

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from trainings import NoTensorBoard
 
 from seq2seq import devices
 from seq2seq.data.batching import Batch, EncodedCorpus, EncodedSide, Shape, gather
+from seq2seq.inference import engines
 from seq2seq.model import Model, build_recurrent_model, build_transformer
 from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import Transformer
@@ -44,6 +46,10 @@ SLOWEST_FIRST = ("test_simulated_gpu.py", "test_exports.py", "test_triton_kernel
                  "test_damaged_runs.py")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="run the files of tests in a random order")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Let the quick tests draw few random inputs, and `make test-all` as many as hypothesis does by default. Let the
     processes that tests start find the package in any directory."""
@@ -53,9 +59,14 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("quick" if config.option.markexpr == "not slow" else "all")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the slowest files. A slow file at the end would leave all processes but one idle."""
-    rank = {name: index for index, name in enumerate(SLOWEST_FIRST)}
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with the slowest files, or shuffle the files. With a slow file at the end, all processes but one would be
+    idle."""
+    names = list(SLOWEST_FIRST)
+    if config.option.shuffle is not None:
+        names = sorted({item.path.name for item in items})
+        random.Random(config.option.shuffle).shuffle(names)
+    rank = {name: index for index, name in enumerate(names)}
     items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
 
 
@@ -81,6 +92,21 @@ def trainings_on_a_cpu_name_their_precision() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "choose_dtype", choose_dtype)
         yield
+
+
+@pytest.fixture(autouse=True)
+def independent_of_earlier_tests() -> Iterator[None]:
+    """Undo what a test sets for the whole process: the number of threads, deterministic operators, random numbers, and
+    which messages have been said once."""
+    threads, of_process = torch.get_num_threads(), devices._Threads.of_process
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    torch.manual_seed(1)
+    yield
+    devices._Threads.of_process = of_process
+    torch.set_num_threads(threads)
+    if torch.are_deterministic_algorithms_enabled() != deterministic:
+        torch.use_deterministic_algorithms(deterministic)
+    engines._say_once.cache_clear()
 
 
 @pytest.fixture

@@ -76,10 +76,7 @@ def test_the_cpus_of_a_container_are_its_smallest_limit_rounded_up(container, na
 @pytest.fixture
 def two_threads(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    before = torch.get_num_threads()
     torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(("limit", "asked", "environment", "expected"), [

@@ -11,7 +11,6 @@ from seq2seq import cli
 from seq2seq.devices import choose_precision
 from seq2seq.errors import CheckpointError
 from seq2seq.evaluation.systems import read_system
-from seq2seq.inference import engines
 from seq2seq.inference.engines import default_precision
 from seq2seq.inference.load_model import read_stored_model
 from seq2seq.storage.checkpoints import update_bundle_metadata
@@ -36,7 +35,6 @@ def make(tmp_path, libraries):
         update_bundle_metadata(place, **metadata)
         return place
 
-    engines._say_once.cache_clear()
     return written
 
 

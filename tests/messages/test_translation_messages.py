@@ -14,7 +14,6 @@ from seq2seq.cli import main
 from seq2seq.devices import choose_precision
 from seq2seq.errors import RequestError, UserError
 from seq2seq.evaluation.rescoring import rescore
-from seq2seq.inference import engines
 from seq2seq.recipe import DecodingSection
 from seq2seq.storage.checkpoints import load_bundle, save_bundle, update_bundle_metadata
 from seq2seq.tokenizers.source import Source
@@ -256,7 +255,6 @@ def add_int8(name: str, **record) -> None:
         path = model(folder)
         with redirect_stderr(StringIO()):                                       # of the model card
             update_bundle_metadata(path, int8=record)
-        engines._say_once.cache_clear()
         with redirect_stderr(StringIO()) as told:
             Translator.load(path, "cpu")
         used = choose_precision("reference", "cpu")

@@ -45,10 +45,7 @@ MODELS = {"post-norm": (["model.norm=post"], [1], 0.0), "pre-norm": (["model.nor
 @pytest.fixture(autouse=True)
 def one_thread():
     """A single thread, so that sums have the same order, and so the same rounding, on every machine."""
-    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
