@@ -3,7 +3,7 @@
 A model that is trained on the text of a domain alone forgets other text. So the training text also has general pairs
 (mixed fine-tuning, Chu et al. 2017, arXiv:1701.03214). The validation set for early stopping has both kinds, too. The
 adapted model is an average of the old and the new weights (Wortsman et al. 2022, arXiv:2109.01903). The share of the
-new weights is chosen by validation scores on both kinds of text.
+new weights is chosen by validation scores on both kinds of text, and only if its gain on the domain is significant.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Iterable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -23,15 +25,18 @@ from torch import Tensor
 from seq2seq import console
 from seq2seq.check.given_text import GivenText, corpora_of
 from seq2seq.check.held_out_split import choose_held_out
+from seq2seq.check.pair_checks import MIN_OTHER_LINES, LanguageChecker
+from seq2seq.check.warnings import languages_in_words
 from seq2seq.data.corpus import Counts, LinePair, as_lines, first_line_warning, read_pairs
 from seq2seq.data.preparation import cleaned
 from seq2seq.devices import choose_device, choose_precision
 from seq2seq.errors import CorpusError, OptionError, UserError
-from seq2seq.evaluation.scores import Score, ScoresByTest, evaluate_tests, score_pairs, to_dict
-from seq2seq.evaluation.significance import Comparison, compare, expected_interval
+from seq2seq.evaluation.scores import Score, ScoresByTest, Translate, evaluate_tests, score_pairs, to_dict
+from seq2seq.evaluation.significance import Comparison, compare, expected_interval, signed, verdict
 from seq2seq.files import sha256_of
 from seq2seq.inference.engines import native_obstacle
 from seq2seq.inference.load_model import StoredModel, as_arrays, as_tensors, read_stored_model
+from seq2seq.languages import language_name
 from seq2seq.recipe import Corpus, Recipe, decoding_with, load_recipe
 from seq2seq.recipe.task import TRANSLATION
 from seq2seq.signals import stopping_by_ctrl_c
@@ -68,6 +73,8 @@ MAX_VALIDATED = 500
 PAIRS_PER_HELD_OUT = {"text": 10, "general": 4}
 """Minimum ratio of all pairs to the pairs of a validation or test set that is split off: a domain keeps 80 % of its
 text for the training; of general text, up to half is for the measurement of the loss."""
+MAX_COMPARED = 10_000
+"""Maximum number of general pairs from which the languages of the text are learned."""
 ENOUGH_GENERAL = PAIRS_PER_HELD_OUT["general"] * MAX_VALIDATED
 """Number of given general pairs from which the validation set has its maximum size."""
 EPOCHS, MIN_STEPS, MAX_STEPS = 20, 200, 5_000
@@ -116,8 +123,9 @@ def adapt(model: Path, domain: Sequence[Path], output: Path, *, general: Sequenc
         allow_loss: maximum decrease of the score on general validation text.
         seed: seed of the split of the text and of the training. settings: KEY=VALUE overrides of the training's recipe.
     Raises:
-        UserError: the text cannot be read or is too little, or `output` exists and is not this adaptation, or no
-            average of the weights is better on the domain and at most `allow_loss` worse on general text.
+        UserError: the text cannot be read or is too little, or `output` exists and is not this adaptation, or the
+            text is in other languages than the model's, or no average of the weights is significantly better on the
+            domain and at most `allow_loss` worse on general text.
         Stopped: Ctrl-C, also while the averages are scored; the training is kept then.
     """
     bundle = resolve_model_path(model)
@@ -139,7 +147,10 @@ def adapt(model: Path, domain: Sequence[Path], output: Path, *, general: Sequenc
     if not (output / TEXT / INPUTS).is_file():
         if os.path.lexists(output):
             raise OptionError(f"{output} exists already, and is no adaptation. Name a new directory: --output DIR")
-        _write(recipe, bundle, tokenizers, given, output, seed, inputs, settings)
+        options = ["--output", str(output), f"--allow-loss={allow_loss:g}", f"--seed={seed}",
+                   *(f"--set={setting}" for setting in settings)]
+        _write(recipe, bundle, tokenizers, given, output, seed, inputs, settings,
+               partial(_command, str(model), given, options))
     elif recorded_inputs(output / TEXT) != inputs:
         raise OptionError(f"{output} is an adaptation of another model, or with other text or another seed. Name a new "
                           "directory: --output DIR")
@@ -165,29 +176,41 @@ def adapt(model: Path, domain: Sequence[Path], output: Path, *, general: Sequenc
         weights = as_arrays(interpolated(old, new, share))
         return Translator.of_model(StoredModel(None, adapted_recipe, tokenizers, weights, {}), device, "reference")
 
-    def scores(average: Translator) -> list[Score]:
-        """Return the scores on the validation text of the domain, and on general validation text."""
-        return [score_pairs(average, pairs, [metric])[metric] for pairs in sets.values()]
-
-    def row(share: float) -> TradeOff:
-        return TradeOff(share, *(score.value for score in scores(translator(share))))
+    def scores(average: Translator, translated: list[list[str]]) -> list[Score]:
+        """Return the scores on the validation text of the domain, and on general validation text. Append the
+        translations of both to `translated`."""
+        translate = _recorded(average, translated)
+        return [score_pairs(average, pairs, [metric], translate)[metric] for pairs in sets.values()]
 
     console.print_message(f"scoring {len(SHARES)} averages of the old and the new weights on "
                           f"{domain_pairs:,} + {general_pairs:,} pairs")
-    table = []
+    table, of_domain = [], dict[float, list[str]]()
     with console.progress("averages of the weights", len(SHARES), unit="averages") as advance:
         for share in SHARES:
-            table.append(row(share))
+            translated = list[list[str]]()
+            table.append(TradeOff(share, *(score.value for score in scores(translator(share), translated))))
+            of_domain[share] = translated[0]
             advance(1)
-    chosen = choose(table, allow_loss)
+
+    def gain(row: TradeOff) -> Comparison:
+        return compare(of_domain[row.share], of_domain[0], [[target for _, target in sets["domain.valid"]]],
+                       recipe.languages.target, [metric])[metric]
+
+    chosen = choose(table, allow_loss, lambda row: gain(row).significant)
     if chosen.share == 0:
-        gains = any(row.domain > table[0].domain for row in table)
-        raise UserError(f"no average of the old and the new weights gains {metric} on {given['text'].label} at a loss "
-                        f"of at most {allow_loss} on general text:\n"
-                        f"{as_text(table, metric, (domain_pairs, general_pairs))}\n" + (
-                            "To allow a larger loss, give the same command with a larger --allow-loss; the training is "
-                            "kept and will not be repeated." if gains else
-                            "Give more text of the domain, and a new directory with --output."))
+        best = choose(table, allow_loss)
+        reasons = [f"no average of the old and the new weights gains {metric} significantly on {given['text'].label} "
+                   f"at a loss of at most {allow_loss} on general text:",
+                   as_text(table, metric, (domain_pairs, general_pairs))]
+        if best.share:
+            reasons.append(f"the share {best.share} gains {signed(best.domain - table[0].domain)}: "
+                           f"{verdict(gain(best))}.")
+        reasons.append(f"No adapted model is written; {model} remains the better choice. Give more text of the domain, "
+                       "and a new directory with --output.")
+        if max(row.domain for row in table) > best.domain:
+            reasons.append("To allow a larger loss, give the same command with a larger --allow-loss; the training is "
+                           "kept and will not be repeated.")
+        raise UserError("\n".join(reasons))
     references = {name: [target for _, _, target in read_pairs(adapted_recipe, spec)]
                   for name, spec in adapted_recipe.data.test.items()}
     console.print_message("testing the old and the adapted model on " + " + ".join(
@@ -204,7 +227,7 @@ def adapt(model: Path, domain: Sequence[Path], output: Path, *, general: Sequenc
     if metric == "bleu" and native_obstacle(adapted_recipe.model, "int8") is None:
         console.print_message(f"scoring the adapted model in int8 on {domain_pairs:,} + {general_pairs:,} pairs")
         fast = scores(replace(Translator.load(output / BEST, "cpu", "int8"), characters=None,
-                              decoding=decoding_with(adapted_recipe.decoding, {"shortlist": 0})))
+                              decoding=decoding_with(adapted_recipe.decoding, {"shortlist": 0})), [])
         int8 = Int8Score(mean(score.value for score in fast), mean((chosen.domain, chosen.general)),
                          choose_precision("reference", device), sum(map(len, sets.values())), fast[0].signature)
         update_bundle_metadata(output / BEST, **int8.metadata())
@@ -212,11 +235,14 @@ def adapt(model: Path, domain: Sequence[Path], output: Path, *, general: Sequenc
     return found
 
 
-def choose(table: Sequence[TradeOff], allow_loss: float) -> TradeOff:
+def choose(table: Sequence[TradeOff], allow_loss: float,
+           is_significant: Callable[[TradeOff], bool] = lambda row: True) -> TradeOff:
     """Return the row with the best domain score among the rows whose general score is at most `allow_loss` below the
-    general score of the first row (old weights). Of several best rows, return the one with the smallest share."""
-    allowed = [row for row in table if row.general >= table[0].general - allow_loss]
-    return max(allowed, key=lambda row: row.domain)
+    general score of the first row (old weights), and whose gain on the domain is significant; the first row if there is
+    none. Of several best rows, return the one with the smallest share."""
+    gains = [row for row in table if row.general >= table[0].general - allow_loss and row.domain > table[0].domain]
+    best_first = sorted(gains, key=lambda row: -row.domain)
+    return next(filter(is_significant, best_first), table[0])
 
 
 def as_text(table: Sequence[TradeOff], metric: str, validated: tuple[int, int]) -> str:
@@ -235,14 +261,18 @@ def interpolated(old: Mapping[str, Tensor], new: Mapping[str, Tensor], share: fl
 def _tested(translator: Translator, recipe: Recipe) -> tuple[ScoresByTest, dict[str, list[str]]]:
     """Return the scores on the test sets of a recipe, and the translations, by test set."""
     translated: list[list[str]] = []
+    scores = evaluate_tests(translator, recipe, translate=_recorded(translator, translated))
+    return scores, dict(zip(scores, translated, strict=True))
 
+
+def _recorded(translator: Translator, translated: list[list[str]]) -> Translate:
+    """Return the translator's function, which then appends the translations of each call to `translated`."""
     def translate(*args: Any, **options: Any) -> list[list[Translation]]:
         found = translator.translate(*args, **options)
         translated.append([best.text for best, *_ in found])
         return found
 
-    scores = evaluate_tests(translator, recipe, translate=translate)
-    return scores, dict(zip(scores, translated, strict=True))
+    return translate
 
 
 def _print_sizes(directory: Path, language: str | None, allow_loss: float) -> None:
@@ -274,8 +304,10 @@ def _fingerprint(corpus: Corpus) -> list[Any]:
 
 
 def _write(recipe: Recipe, bundle: Path, tokenizers: Tokenizers, given: Mapping[str, GivenText], output: Path,
-           seed: int, inputs: Mapping[str, Any], settings: Sequence[str]) -> None:
-    """Write the text and the recipe of the training. The directory `output` appears only when it is complete."""
+           seed: int, inputs: Mapping[str, Any], settings: Sequence[str],
+           command: Callable[[Sequence[Corpus]], str]) -> None:
+    """Write the text and the recipe of the training. The directory `output` appears only when it is complete. command:
+    see `_require_languages`."""
     for corpus in (corpus for text in given.values() for corpus in text.corpora):
         _require_two_columns(corpus)
     of_domain = _split(given["text"], seed, PAIRS_PER_HELD_OUT["text"])
@@ -286,6 +318,7 @@ def _write(recipe: Recipe, bundle: Path, tokenizers: Tokenizers, given: Mapping[
     else:
         train_pairs, valid, test = _split(given["general"], seed, PAIRS_PER_HELD_OUT["general"])
         train_pairs = _sample(train_pairs, limit, seed)
+    _require_languages(given, train_pairs, recipe, command)
     texts |= {"general.train": train_pairs, "general.valid": valid, "general.test": test}
     texts["general.valid"] = _sample(valid, MAX_VALIDATED, seed)
     apart = _without_common_sentences(texts)
@@ -307,6 +340,58 @@ def _write(recipe: Recipe, bundle: Path, tokenizers: Tokenizers, given: Mapping[
                             output.name)
         (directory / RECIPE_FILE).write_text(text, encoding="utf-8", newline="\n")
         load_recipe(directory / RECIPE_FILE, settings)                          # raises if a setting is invalid
+
+
+def _require_languages(given: Mapping[str, GivenText], general: Sequence[TextPair], recipe: Recipe,
+                       command: Callable[[Sequence[Corpus]], str]) -> None:
+    """Check that the given text is in the languages of the model, as `check` does.
+
+    Args:
+        general: pairs of general text. If they are the model's own, their languages are right.
+        command: function that returns the command of the same call, with the files of some corpora exchanged.
+    Raises:
+        CorpusError: most lines of a side are in another language, or the sides are exchanged.
+    """
+    general = general[:MAX_COMPARED]
+    checker = LanguageChecker(general, recipe.languages)
+    if not checker.can_check:
+        console.print_message(f"languages are not checked: {len(general):,} general pairs are too few to learn them")
+        return
+    found = checker.report((number, *pair) for number, pair in enumerate(general, 1))
+    known = {} if "general" in given else found.other_languages
+    if "general" in given and found.exchanged:
+        checker = LanguageChecker([(target, source) for source, target in general], recipe.languages)
+    faults, exchanged = [], []
+    for name in ("general", "text"):
+        for corpus in given[name].corpora if name in given else ():
+            report = checker.report(GivenText([corpus], recipe).pairs())
+            if any(known.get(side) != code for side, code in report.other_languages.items()):
+                faults.append(f"{corpus.label}: {languages_in_words(report)}.")
+                exchanged += [corpus] * report.exchanged
+            elif report.pairs <= MIN_OTHER_LINES:
+                console.print_message(f"{corpus.label}: too little text to check its languages")
+        if len(faults) > len(exchanged):                                        # the domain cannot be compared
+            break
+    if not faults:
+        return
+    remedy = "Give text in these languages, the source first."
+    if len(exchanged) == len(faults):
+        tables = [corpus.label for corpus in exchanged if corpus.form != "files"]
+        remedy = (f"Exchange the columns of {', '.join(tables)}." if tables else
+                  f"Give the source first:\n{command(exchanged)}")
+    names = " to ".join(map(language_name, recipe.languages.codes))
+    raise CorpusError("\n".join([*faults, f"The model translates from {names}. {remedy}"]))
+
+
+def _command(model: str, given: Mapping[str, GivenText], options: Sequence[str], exchanged: Sequence[Corpus]) -> str:
+    """Return the command of an adaptation, with the source and target files of some corpora exchanged."""
+    words = ["seq2seq", "adapt", model]
+    for name, text in given.items():
+        for corpus in text.corpora:
+            paths = [str(path) for path in corpus.paths]
+            for path in reversed(paths) if corpus in exchanged else paths:
+                words += [path] if name == "text" else ["--general", path]
+    return shlex.join([*words, *options])
 
 
 def _require_two_columns(corpus: Corpus) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
@@ -11,14 +12,21 @@ from seq2seq.check.corpus_statistics import BLOCK_LINES, Block
 from seq2seq.check.misalignment import TranslationTable
 from seq2seq.check.results import Finding, LineShift, PairReport
 from seq2seq.data.corpus import LinePair
-from seq2seq.data.language_identification import LanguageDetector, SideLanguages, is_installed
+from seq2seq.data.language_identification import LanguageDetector, SideLanguages, has_enough_letters, is_installed
 from seq2seq.data.parallel_text import blocks
 from seq2seq.errors import UserError
+from seq2seq.languages import main_language
 from seq2seq.recipe import Languages
 from seq2seq.tokenizers.canonical_text import is_blank
 
 MIN_BLOCKS = 8
-"""Minimum number of sampled blocks. If there are fewer, no pair is checked: the sample is too small to train on."""
+"""Minimum number of sampled blocks. If there are fewer, alignment is not checked: the sample is too small."""
+MIN_LANGUAGE_PAIRS = 100
+"""Minimum number of sampled pairs. If there are fewer, no pair is checked."""
+JOINED_LETTERS, MAX_TEXTS = 40, 100
+"""Minimum number of letters of a text from which the languages of a corpus are judged, and maximum number of texts."""
+MIN_OTHER_SHARE, MIN_OTHER_LINES = 0.5, 5
+"""A side is in another language if more than this share of its lines, and more than this number, are in it."""
 SUSPECT_THRESHOLD = -5.0
 """A pair is reported as suspect if its score, in nats, is below this number. In Multi30k, 0.1 % of the pairs are
 suspect. If one side of Multi30k is shuffled, 90 % of the pairs are suspect."""
@@ -34,11 +42,75 @@ MAX_LANGUAGE_ID_PAIRS = 300
 """Maximum number of pairs per corpus whose languages lingua identifies. For this many, it needs a few seconds."""
 
 
-class CorpusChecker:
-    """Checks pairs of corpora with translation tables and character n-grams that are learned from sampled pairs.
+class LanguageChecker:
+    """Checks the languages of pairs with character n-grams that are learned from pairs in the right languages and, if
+    lingua is installed, by its language identification.
 
-    If lingua is installed, it also identifies languages. fault: error message if lingua lacks a language; else None.
+    fault: error message if lingua lacks a language; else None.
     """
+
+    def __init__(self, texts: Iterable[tuple[str, str]], languages: Languages) -> None:
+        known = [pair for pair in texts if not any(map(is_blank, pair))]
+        self._sides = SideLanguages(known[:10_000]) if len(known) >= MIN_LANGUAGE_PAIRS else None
+        self._codes = [main_language(code) for code in languages.codes]
+        self._detector: LanguageDetector | None = None
+        self.fault: str | None = None
+        if is_installed():
+            try:
+                self._detector = LanguageDetector(languages)
+            except UserError as error:
+                self.fault = str(error)
+
+    @property
+    def can_check(self) -> bool:
+        """True if there were enough pairs to learn the languages. If False, no pair is checked."""
+        return self._sides is not None
+
+    def report(self, pairs: Iterable[LinePair]) -> PairReport:
+        """Return a report on a corpus as a whole: on at most MAX_TEXTS texts of at least JOINED_LETTERS, to which
+        its lines are joined, from all its parts."""
+        report, texts, first, joined = PairReport(), list[LinePair](), 0, ["", ""]
+        for line, *pair in pairs:
+            if not any(map(is_blank, pair)):
+                first = first or line
+                joined = [f"{before} {text}" for before, text in zip(joined, pair, strict=True)]
+            if all(has_enough_letters(text, JOINED_LETTERS) for text in joined):
+                texts.append((first, joined[0], joined[1]))
+                first, joined = 0, ["", ""]
+        self.add(texts[::-(-len(texts) // MAX_TEXTS) or 1], report, 1)
+        self.conclude(report)
+        return report
+
+    def add(self, pairs: Sequence[LinePair], report: PairReport, interval: int) -> None:
+        """Check pairs, and add the results to the report of their corpus. interval: lingua identifies the languages of
+        each pair whose number is a multiple of it, until these are MAX_LANGUAGE_ID_PAIRS."""
+        assert self._sides is not None, "callers ask can_check"
+        for line, source, target in pairs:
+            report.pairs += 1
+            for side in self._sides.wrong(source, target):
+                report.wrong_side.setdefault(side, Finding()).add(line)
+            if (self._detector and report.pairs % interval == 0 and report.recognised < MAX_LANGUAGE_ID_PAIRS
+                    and any(map(has_enough_letters, (source, target)))):
+                report.recognised += 1
+                for side, code in self._detector.wrong(source, target).items():
+                    report.wrong_language.setdefault(side, Finding()).add(line)
+                    report.identified.setdefault(side, Counter())[code] += 1
+
+    def conclude(self, report: PairReport) -> None:
+        """Add to a report which sides are in another language. Call this after all pairs of the corpus."""
+        for side, other in zip(("source", "target"), reversed(self._codes), strict=True):
+            like_other_side = report.wrong_side.get(side, Finding()).count
+            of_lingua = [(code, count, report.recognised) for code, count in report.identified.get(side, {}).items()]
+            for code, count, checked in [*of_lingua, (other, like_other_side, report.pairs)]:
+                if count > max(MIN_OTHER_SHARE * checked, MIN_OTHER_LINES):
+                    report.other_languages.setdefault(side, code)
+        found = report.other_languages
+        report.exchanged = [found.get("target"), found.get("source")] == self._codes
+
+
+class CorpusChecker:
+    """Checks pairs of corpora with translation tables and character n-grams that are learned from sampled pairs, and
+    their languages with a `LanguageChecker`."""
 
     def __init__(self, sample: Sequence[Block], languages: Languages) -> None:
         """Train two translation tables, each on one half of the sampled blocks. Each table scores the other half."""
@@ -55,15 +127,12 @@ class CorpusChecker:
                     break
             else:
                 self._train(shift=0)
-        texts = [pair[1:] for block in self._blocks for pair in block if not any(map(is_blank, pair[1:]))]
-        self._sides = SideLanguages(texts[:10_000]) if len(sample) >= MIN_BLOCKS else None
-        self._detector: LanguageDetector | None = None
-        self.fault: str | None = None
-        if is_installed():
-            try:
-                self._detector = LanguageDetector(languages)
-            except UserError as error:
-                self.fault = str(error)
+        self._languages = LanguageChecker((pair[1:] for block in self._blocks for pair in block), languages)
+
+    @property
+    def fault(self) -> str | None:
+        """Error message if lingua lacks a language."""
+        return self._languages.fault
 
     def _train(self, shift: int) -> None:
         """Train a table on each fold of the pairs, and score sampled pairs and random pairs. shift: see `_shift`."""
@@ -94,26 +163,19 @@ class CorpusChecker:
             None: cleaning keeps all pairs.
         """
         report = PairReport()
-        if self._sides is None or not count:
+        if not self._languages.can_check or not count:
             return report
         block_interval = -(-count // MAX_CHECKED_PAIRS)
         runs = {shift: _BestRun() for shift in (1, -1)}
-        language_id_interval = max(1, count // block_interval // MAX_LANGUAGE_ID_PAIRS)     # unit: checked pairs
+        identified_interval = max(1, count // block_interval // MAX_LANGUAGE_ID_PAIRS)      # unit: checked pairs
         for index, block in enumerate(blocks(pairs, BLOCK_LINES)):
             if index % block_interval:
                 continue
             known = [pair for pair in block if _is_kept(pair[0], kept)]
-            for checked, (line, source, target) in enumerate(known, start=report.pairs + 1):
-                if side := self._sides.wrong(source, target):
-                    report.wrong_side.setdefault(side, Finding()).add(line)
-                if (self._detector and checked % language_id_interval == 0
-                        and report.recognised < MAX_LANGUAGE_ID_PAIRS):
-                    report.recognised += 1
-                    if side := self._detector.wrong(source, target):
-                        report.wrong_language.setdefault(side, Finding()).add(line)
-            report.pairs += len(known)
+            self._languages.add(known, report, identified_interval)
             if self.is_discriminative:
                 self._check_alignment(block, report, runs, kept)
+        self._languages.conclude(report)
         if self.is_discriminative and report.pairs:
             # Not all misaligned pairs are suspects. Misaligned pairs score like random pairs, so the share of random
             # pairs below the threshold estimates the recall.

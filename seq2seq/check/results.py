@@ -76,6 +76,9 @@ class PairReport:
     probably not translations. slip: run of lines in which one side is shifted; None if there is none. wrong_side: for
     each side, lines that look like the language of the other side. recognised: number of pairs whose languages
     lingua identified. wrong_language: for each side, lines whose language, according to lingua, is not the recipe's.
+    identified: for each side, the number of these lines by their language code.
+    other_languages: code of the language of each side on which most lines are in one language that is not the recipe's.
+    exchanged: True if most lines of each side are in the language of the other side.
     """
 
     pairs: int = 0
@@ -85,6 +88,9 @@ class PairReport:
     wrong_side: dict[str, Finding] = field(default_factory=dict)
     recognised: int = 0
     wrong_language: dict[str, Finding] = field(default_factory=dict)
+    identified: dict[str, Counter[str]] = field(default_factory=dict)
+    other_languages: dict[str, str] = field(default_factory=dict)
+    exchanged: bool = False
 
 
 @dataclass

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from seq2seq.check.results import CorpusReport, Finding
+from seq2seq.check.results import CorpusReport, Finding, PairReport
 from seq2seq.data.damaged_text import RESTORE_WORDS
 from seq2seq.evaluation.scores import MAX_TOKENIZED_SHARE
-from seq2seq.languages import has_spaceless_words, main_language
+from seq2seq.languages import has_spaceless_words, language_name, main_language
 from seq2seq.recipe import Cleaning, Languages, Recipe, TrainingSection
 
 MAX_OVERLAP_SHARE = 0.01
@@ -50,8 +50,6 @@ MAX_MISALIGNED_SHARE_HELD_OUT = 0.03
 score these pairs are trained on the training text, which may be of another domain."""
 MAX_WRONG_SIDE_SHARE = 0.005
 """A warning is given if more than this share of the lines looks like the language of the other side."""
-MIN_SWAPPED_SHARE = 0.5
-"""If more than this share of the lines looks like the language of the other side, the sides are probably swapped."""
 MAX_WRONG_LANGUAGE_SHARE = 0.03
 """A warning is given if, according to lingua, more than this share of the lines is in another language. Lingua
 misclassifies some short lines and lists of names."""
@@ -244,6 +242,13 @@ def add_vocabulary_warnings(recipe: Recipe, corpora: Sequence[CorpusReport], war
                                 f"or unknown, because the vocabulary lacks {units} of this text. {remedy}")
 
 
+def languages_in_words(report: PairReport) -> str:
+    """Return in words that most lines of a side look like another language, or that the sides are exchanged."""
+    found = [f"most lines of the {side} look like {language_name(code)} ({code})"
+             for side, code in report.other_languages.items()]
+    return f"{' and '.join(found)}{': the sides are exchanged' * report.exchanged}"
+
+
 def _helps(key: str, corpus: CorpusReport, cleaning: Cleaning) -> bool:
     """Return True if a key of `data.cleaning` would change a corpus: a training corpus, if the key is not set yet."""
     return corpus.role == "train" and getattr(cleaning, key) == Cleaning.model_fields[key].default
@@ -274,6 +279,9 @@ def _add_pair_warnings(corpus: CorpusReport, cleaning: Cleaning, warnings: list[
         warnings.append(f"{name}: {report.suspects} of {report.pairs:,} pairs do not look like translations of each "
                         "other; the estimated share of such pairs, including undetected ones, is "
                         f"{report.misaligned:.1%}. Check these lines.")
+    if report.other_languages:
+        warnings.append(f"{name}: {languages_in_words(report)}. Check the files and columns of source and target here "
+                        "and in data.train, and the codes in `languages`.")
     for checked, findings, share, problem, filter in (
             (report.pairs, report.wrong_side, MAX_WRONG_SIDE_SHARE, "looks like the language of the other side",
              "sides"),
@@ -282,8 +290,5 @@ def _add_pair_warnings(corpus: CorpusReport, cleaning: Cleaning, warnings: list[
         remedy = f"data.cleaning.language: {filter} drops such pairs" if _helps("language", corpus, cleaning) else (
             "check these lines")
         for side, finding in findings.items():
-            if findings is report.wrong_side and finding.count > max(MIN_SWAPPED_SHARE * checked, 2):
-                warnings.append(f"{name}: the {side} of {finding} of {checked:,} pairs looks like the other side of "
-                                "train. Check the files and columns of source and target here and in data.train.")
-            elif finding.count > max(share * checked, 2):
+            if side not in report.other_languages and finding.count > max(share * checked, 2):
                 warnings.append(f"{name}: the {side} of {finding} of {checked:,} pairs {problem}; {remedy}.")

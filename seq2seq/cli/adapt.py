@@ -35,7 +35,8 @@ def adapt(
 
     The model is trained on text of the domain and at most as much general text. Then averages of the old and the new
     weights are scored on validation text by BLEU (chrF if the recipe lacks BLEU). Of the averages that lose at most
-    --allow-loss on general text, the best on the domain is written. If none gains on the domain, no model is written.
+    --allow-loss on general text, the best on the domain is written. If none gains on the domain significantly (paired
+    bootstrap, p < 0.05), no model is written. Text in other languages than the model's is refused.
     """
     from seq2seq.check import adapt as adaptation
     from seq2seq.evaluation.significance import verdict

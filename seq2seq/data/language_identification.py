@@ -51,22 +51,22 @@ class SideLanguages:
             gram: math.log((counts[0][gram] + SMOOTHING) / source * target / (counts[1][gram] + SMOOTHING))
             for gram in grams}
 
-    def wrong(self, source: str, target: str) -> str | None:
-        """Return the side with text in the other side's language, `source` or `target`; None if both are right.
+    def wrong(self, source: str, target: str) -> list[str]:
+        """Return the sides with text in the other side's language, some of `source` and `target`.
 
         A side is wrong only if both its whole text and its own words, if there are any, look like the other side's
         language. Own words are words that do not occur on the other side; words on both sides may be names. In the
         pair `Golf Cabrio (ab 2011)`, `Golf Cabrio (from 2011)`, the own words `ab` and `from` show that both are right.
         """
-        sides = {"source": _words(source), "target": _words(target)}
+        sides, found = {"source": _words(source), "target": _words(target)}, []
         for side, other, sign in (("source", "target", -1), ("target", "source", 1)):
             words = sides[side]
             log_odds = self._log_odds_of(words)
             if sign * sum(log_odds) > max(MIN_LOG_ODDS, MIN_MEAN_LOG_ODDS * len(log_odds)):
                 remaining = self._log_odds_of(_words_not_in(words, sides[other]))
                 if not remaining or sign * sum(remaining) > 0:
-                    return side
-        return None
+                    found.append(side)
+        return found
 
     def _log_odds_of(self, words: list[str]) -> list[float]:
         return [self._log_odds[gram] for gram in _grams(words) if gram in self._log_odds]
@@ -111,25 +111,36 @@ class LanguageDetector:
             self._expected.append(codes.get(short))
         self._detector = lingua.LanguageDetectorBuilder.from_all_languages().build()
 
-    def wrong(self, source: str, target: str) -> str | None:
-        """Return the side that is in a wrong language, `source` or `target`; None if both are right or uncertain."""
-        sides = zip(("source", "target"), (source, target), (target, source), self._expected, strict=True)
-        return next((side for side, text, other, expected in sides
-                     if expected is not None and self._is_wrong(text, other, expected)), None)
+    def wrong(self, source: str, target: str) -> dict[str, str]:
+        """Return the language code of each side, `source` or `target`, that is certainly in a wrong language."""
+        found = {}
+        for side, text, other, expected in zip(("source", "target"), (source, target), (target, source),
+                                               self._expected, strict=True):
+            if expected is not None and (code := self._other_language(text, other, expected)):
+                found[side] = code
+        return found
 
-    def _is_wrong(self, text: str, other: str, expected: Any) -> bool:
-        if sum(map(str.isalpha, text)) < MIN_LETTERS:
-            return False
+    def _other_language(self, text: str, other: str, expected: Any) -> str:
+        if not has_enough_letters(text):
+            return ""
         values = self._probabilities(text)
-        if max(values.values()) < MIN_OTHER_PROBABILITY or values[expected] >= MIN_EXPECTED_PROBABILITY:
-            return False
+        likely = max(values, key=lambda language: values[language])
+        if values[likely] < MIN_OTHER_PROBABILITY or values[expected] >= MIN_EXPECTED_PROBABILITY:
+            return ""
         # As in SideLanguages.wrong, the words that do not occur on the other side are checked, too.
         remaining = _words_not_in(_words(text), _words(other))
-        return not remaining or self._probabilities(" ".join(remaining))[expected] < MIN_EXPECTED_PROBABILITY
+        if remaining and self._probabilities(" ".join(remaining))[expected] >= MIN_EXPECTED_PROBABILITY:
+            return ""
+        return str(likely.iso_code_639_1.name.lower())
 
     def _probabilities(self, text: str) -> dict[Any, float]:
         values = self._detector.compute_language_confidence_values(normalize("NFC", text))
         return {value.language: value.value for value in values}
+
+
+def has_enough_letters(text: str, minimum: int = MIN_LETTERS) -> bool:
+    """Return True if a text has so many letters that lingua can identify its language."""
+    return sum(map(str.isalpha, text)) >= minimum
 
 
 def is_installed() -> bool:

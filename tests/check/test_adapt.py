@@ -1,7 +1,9 @@
 """An adapted model translates its domain better, and other text as well as before."""
 
 import os
+import shlex
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,9 @@ from seq2seq.check.adapt import (
     TEXT,
     TRAINING,
     TradeOff,
+    _command,
     _print_sizes,
+    _require_languages,
     _require_two_columns,
     _split,
     _text_of_model,
@@ -348,6 +352,88 @@ def test_a_model_whose_text_is_elsewhere_needs_other_general_text(folder, tmp_pa
             adapt(folder / "run", memory(folder), tmp_path / "new")
     finally:
         (folder / "train.en").write_text(text)
+
+
+def required(folder, *domain, general=(), detector=None, own=None):
+    """Check the languages of files whose general pairs are `own` pairs of the model, or those of `general`."""
+    (folder / "recipe.yaml").write_text(RECIPE)
+    recipe = load_recipe(folder / "recipe.yaml", check_files=False)
+    files = {"text": domain, "general": general} if general else {"text": domain}
+    given = {name: GivenText(corpora_of([folder / file for file in names]), recipe) for name, names in files.items()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("seq2seq.check.pair_checks.is_installed", lambda: detector is not None)
+        patch.setattr("seq2seq.check.pair_checks.LanguageDetector", lambda languages: detector)
+        pairs = [pair[1:] for pair in given["general"].pairs()] if general else own or toy_pairs(folder)
+        _require_languages(given, pairs, recipe, partial(_command, "run", given, ["--output", "new"]))
+
+
+def toy_pairs(folder):
+    write_pairs(folder, "own", WORDS, 300, 1)
+    return list(zip(*((folder / f"own.{side}").read_text().splitlines() for side in ("en", "de")), strict=True))
+
+
+class Lingua:
+    """Language identification that finds these languages in all texts."""
+
+    def __init__(self, **found):
+        self.found = found
+
+    def wrong(self, source, target):
+        return self.found
+
+
+def test_text_in_the_languages_of_the_model_is_accepted_also_if_it_is_short_or_like_the_models_own(tmp_path):
+    write_pairs(tmp_path, "memory", DOMAIN, 60, 3)
+    required(tmp_path, "memory.en", "memory.de", detector=Lingua())
+    (tmp_path / "buttons.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in WORDS * 9))
+    required(tmp_path, "buttons.tsv")
+    required(tmp_path, "memory.en", "memory.de", detector=Lingua(source="hr"))      # in the model's own text, too
+
+
+def test_exchanged_sides_are_refused_with_the_command_that_exchanges_them(tmp_path):
+    write_pairs(tmp_path, "memory", DOMAIN, 60, 3)
+    write_pairs(tmp_path, "more", WORDS, 60, 4)
+    with pytest.raises(CorpusError) as error:
+        required(tmp_path, "more.en", "more.de", "memory.de", "memory.en")
+    right = [str(tmp_path / name) for name in ("more.en", "more.de", "memory.en", "memory.de")]
+    assert str(error.value).splitlines()[-1] == shlex.join(["seq2seq", "adapt", "run", *right, "--output", "new"])
+    assert "more.de" not in str(error.value).splitlines()[0]
+    (tmp_path / "memory.tsv").write_text("".join(f"{target}\t{source}\n" for source, target in WORDS * 9))
+    with pytest.raises(CorpusError, match="columns of .*memory.tsv"):
+        required(tmp_path, "memory.tsv")
+
+
+def test_the_same_language_on_both_sides_is_refused(tmp_path):
+    (tmp_path / "memory.tsv").write_text("".join(f"{target}\t{target}\n" for _, target in WORDS * 9))
+    with pytest.raises(CorpusError, match="of the source look like German"):
+        required(tmp_path, "memory.tsv")
+
+
+def test_a_third_language_is_refused_in_the_domain_and_in_general_text(tmp_path):
+    write_pairs(tmp_path, "memory", DOMAIN, 60, 3)
+    write_pairs(tmp_path, "general", WORDS, 300, 1)
+    general = ("general.en", "general.de")
+    with pytest.raises(CorpusError, match="general.en: most lines of the target look like French"):
+        required(tmp_path, "memory.en", "memory.de", general=general, detector=Lingua(target="fr"))
+    with pytest.raises(CorpusError) as error:
+        required(tmp_path, "memory.de", "memory.en", general=general[::-1], detector=Lingua(source="de", target="en"))
+    assert all(f"{name}.de" in str(error.value).splitlines()[-1] for name in ("memory", "general"))
+
+
+def test_text_that_is_too_little_to_judge_is_said_and_not_refused(tmp_path, capsys):
+    write_pairs(tmp_path, "memory", DOMAIN, 3, 3)
+    required(tmp_path, "memory.de", "memory.en")
+    assert "memory.de: too little text" in capsys.readouterr().err
+    required(tmp_path, "memory.de", "memory.en", own=[("one", "eins")] * 99)
+    assert "too few to learn them" in capsys.readouterr().err
+
+
+def test_a_gain_on_the_domain_counts_if_it_is_significant():
+    domains = {0: 20.0, 0.3: 24.0, 0.6: 25.0, 1: 26.0}
+    table = [TradeOff(share, domain, 30.0 - share) for share, domain in domains.items()]
+    assert choose(table, 0.7, lambda row: row.share == 0.3).share == 0.3
+    assert choose(table, 0.7, lambda row: True).share == 0.6                     # 1.0 loses too much
+    assert choose(table, 0.7, lambda row: row.share in (0, 1)) is table[0]
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100)), min_size=1, max_size=11), st.floats(0, 5))

@@ -307,8 +307,11 @@ def test_a_corpus_with_swapped_sides_is_named_without_lingua(directory, monkeypa
     train = [f"der Hund {number} läuft schnell nach Hause|the dog {number} runs home quickly" for number in range(499)]
     write(directory, "train", train)
     write(directory, "valid", ["|".join(reversed(pair.split("|"))) for pair in train[:11]])
-    warning, = (warning for warning in checked().warnings if "other side of" in warning)
-    assert warning.startswith("valid valid.de: the source of 11 (lines 1, 2, 3, 4, 5, …) of 11 pairs")
+    warning, = (warning for warning in checked().warnings if "are exchanged" in warning)
+    assert warning.startswith("valid valid.de: most lines of the source look like English (en)")
+    write(directory, "valid", ["|".join(pair.split("|")[1:] * 2) for pair in train[:11]])   # English on both sides
+    warning, = (warning for warning in checked().warnings if "most lines" in warning)
+    assert "target" not in warning.partition(".")[0] and "exchanged" not in warning
 
 
 @pytest.mark.parametrize(("languages", "warned"), [

@@ -145,11 +145,12 @@ def test_lingua_checks_a_fixed_number_of_pairs_from_the_whole_corpus(count, monk
 
         def wrong(self, source, target):
             lines.append(int(source.split()[-1]))
+            return {}
 
     for name, value in (("is_installed", lambda: True), ("LanguageDetector", Detector), ("MAX_CHECKED_PAIRS", 1009),
                         ("MAX_LANGUAGE_ID_PAIRS", 13)):
         monkeypatch.setattr(f"seq2seq.check.pair_checks.{name}", value)
-    pairs = [(line, f"ba do {line}", f"ki mu {line}") for line in range(1, count + 1)]
+    pairs = [(line, f"ba do ba do ba do ba do {line}", f"ki mu {line}") for line in range(1, count + 1)]
     checker = CorpusChecker([pairs[:BLOCK_LINES]] * MIN_BLOCKS, Languages(source="de", target="en"))
     assert checker.check(iter(pairs), count).recognised == len(lines) == 13
     assert max(after - before for before, after in itertools.pairwise([0, *lines, count])) < 3 * count / 13

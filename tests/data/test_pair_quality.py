@@ -71,23 +71,23 @@ PAIRS = list(zip(GERMAN, ENGLISH, strict=True)) * 3
 
 def test_text_in_the_language_of_the_other_side_is_detected():
     sides = SideLanguages(PAIRS)
-    assert sides.wrong("der Hund schreibt eine Zeitung", "the dog is writing a newspaper") is None
-    assert sides.wrong("the children are reading a newspaper", "the children are reading a newspaper") == "source"
-    assert sides.wrong("die Kinder lesen eine Zeitung", "die Kinder lesen eine Zeitung") == "target"
-    assert sides.wrong("", "") is None and sides.wrong("12", "Berlin") is None
+    assert sides.wrong("der Hund schreibt eine Zeitung", "the dog is writing a newspaper") == []
+    assert sides.wrong("the children are reading a newspaper", "the children are reading a newspaper") == ["source"]
+    assert sides.wrong("die Kinder lesen eine Zeitung", "die Kinder lesen eine Zeitung") == ["target"]
+    assert sides.wrong("", "") == sides.wrong("12", "Berlin") == []
 
 
 def test_names_on_both_sides_do_not_put_a_text_on_the_wrong_one():
     sides = SideLanguages(PAIRS)
     names = "the dog is running across the meadow"                              # the title of a song
-    assert sides.wrong(f"{names}, der Mann liest", f"{names}, the man is reading") is None
-    assert sides.wrong(f"{names}, is reading", f"{names}, the man is reading") == "source"
-    assert sides.wrong(names, names) == "source"
+    assert sides.wrong(f"{names}, der Mann liest", f"{names}, the man is reading") == []
+    assert sides.wrong(f"{names}, is reading", f"{names}, the man is reading") == ["source"]
+    assert sides.wrong(names, names) == ["source"]
 
 
 def test_one_language_on_both_sides_is_never_wrong():
     sides = SideLanguages([(text, text) for text in GERMAN])
-    assert all(sides.wrong(text, text) is None for text in GERMAN + ENGLISH)
+    assert not any(sides.wrong(text, text) for text in GERMAN + ENGLISH)
 
 
 def cleaned(pairs, **options):
@@ -124,12 +124,12 @@ def test_lingua_sees_a_third_language_and_says_what_it_does_not_know():
     from seq2seq.recipe import Languages
 
     detector = LanguageDetector(Languages(source="de", target="en-GB"))
-    assert detector.wrong(GERMAN[0], ENGLISH[0]) is None
+    assert detector.wrong(GERMAN[0], ENGLISH[0]) == {}
     spanish = "la biblioteca de la universidad está cerrada durante las vacaciones de verano"
-    assert detector.wrong(spanish, ENGLISH[0]) == "source"
-    assert detector.wrong(GERMAN[0], spanish) == "target"
+    assert detector.wrong(spanish, ENGLISH[0]) == {"source": "es"}
+    assert detector.wrong(GERMAN[0], spanish) == {"target": "es"}
     works = "Wolfgang Amadeus Mozart, Johannes Brahms und Leos Janáček"
-    assert detector.wrong(f"Werke von {works}", f"works of {works}") is None    # names stand on both sides
+    assert detector.wrong(f"Werke von {works}", f"works of {works}") == {}    # names stand on both sides
     with pytest.raises(UserError):
         LanguageDetector(Languages(source="de", target="tlh"))
 

@@ -118,7 +118,8 @@ judged("misaligned pairs", suspects=Finding(7, [1, 2, 3, 5, 8]), misaligned=0.08
 judged("few misaligned pairs", suspects=Finding(1, [1]), misaligned=0.009)
 judged("a shifted side", slip=LineShift(701, 1200, 1), suspects=Finding(), misaligned=0.0)
 judged("lines of the other side", wrong_side={"target": Finding(3, [2, 3, 5])})
-judged("swapped sides", wrong_side={"source": Finding(53, [1, 2, 3, 4, 5])})
+judged("swapped sides", other_languages={"source": "en", "target": "de"}, exchanged=True)
+judged("one side in another language", other_languages={"target": "fr"})
 judged("one line of the other side", wrong_side={"source": Finding(1, [1])})
 judged("another language", recognised=50, wrong_language={"target": Finding(3, [2, 3, 5])})
 
