@@ -73,6 +73,4 @@ def copy_finished_run(folder: Path) -> Path:
     """Write the corpus, recipe.yaml, its finished run with all checkpoints (steps 5, 10 and 11), and the messages of
     the training. Return the path of the run."""
     shutil.copytree(_finished().name, folder, dirs_exist_ok=True)
-    recipe = folder / "run" / "recipe.yaml"                                     # has absolute paths
-    recipe.write_text(recipe.read_text().replace(_finished().name, str(folder.absolute())))
     return folder / "run"

@@ -142,6 +142,8 @@ def adapt(model: Path, domain: Sequence[Path], output: Path, *, general: Sequenc
     elif recorded_inputs(output / TEXT) != inputs:
         raise OptionError(f"{output} is an adaptation of another model, or with other text or another seed. Name a new "
                           "directory: --output DIR")
+    # The model may have moved since.
+    settings = [f"training.start_from={json.dumps(str(bundle), ensure_ascii=False)}", *settings]
     adapted_recipe = load_recipe(output / RECIPE_FILE, settings)
     metric = "bleu" if "bleu" in adapted_recipe.measures else "chrf"
     _print_sizes(output / TEXT, recipe.languages.target if metric == "bleu" else None, allow_loss)
@@ -271,8 +273,8 @@ def _read(directory: Path, name: str) -> list[TextPair]:
 
 
 def _fingerprint(corpus: Corpus) -> list[Any]:
-    """Return data that identify a corpus: its recipe keys, and the sha256 of its files."""
-    return [corpus.model_dump(mode="json"), *(sha256_of(path) for path in corpus.paths)]
+    """Return data that identify a corpus, wherever it is: its recipe keys, and the sha256 of its files."""
+    return [corpus.model_dump(mode="json", exclude={*corpus.path_keys}), *(sha256_of(path) for path in corpus.paths)]
 
 
 def _write(recipe: Recipe, bundle: Path, tokenizers: Tokenizers, given: Mapping[str, GivenText], output: Path,

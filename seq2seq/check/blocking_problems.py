@@ -6,7 +6,7 @@ from pathlib import Path
 
 from seq2seq import console
 from seq2seq.check.results import Report
-from seq2seq.data.preparation import TrainingText, make_tokenizers
+from seq2seq.data.preparation import TrainingText, make_tokenizers, tokenizer_text
 from seq2seq.errors import CheckpointError, TokenizerError, UserError
 from seq2seq.evaluation.scores import require_metrics
 from seq2seq.inference.load_model import weights_to_start_from
@@ -14,7 +14,7 @@ from seq2seq.recipe import Recipe
 from seq2seq.storage.checkpoints import list_checkpoints
 from seq2seq.storage.locks import require_lockable
 from seq2seq.storage.run_directory import compare_with_stored_recipe
-from seq2seq.storage.tokenizer_files import load_tokenizers, text_state, trained_on_other_text
+from seq2seq.storage.tokenizer_files import load_tokenizers, made_from_other_text
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.training.validation import Validation, require_text
 
@@ -39,11 +39,11 @@ def load_or_make_tokenizers(text: TrainingText, run: Path, use_run: bool) -> tup
     use_run: True to load the tokenizers of the run if it has any.
     """
     directory = run / "tokenizer"
-    if use_run and directory.is_dir() and not trained_on_other_text(directory, text_state(text.recipe, text.corpora)):
-        try:
+    try:
+        if use_run and directory.is_dir() and not made_from_other_text(directory, tokenizer_text(text, run)):
             return load_tokenizers(directory), None
-        except (TokenizerError, CheckpointError) as error:
-            console.warn(str(error))
+    except (TokenizerError, CheckpointError) as error:
+        console.warn(str(error))
     if not text.corpora and text.recipe.tokenizer_model is None:
         return None, None
     try:

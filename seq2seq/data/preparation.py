@@ -27,9 +27,9 @@ from seq2seq.languages import same_code
 from seq2seq.recipe import KEYS_WITHOUT_EFFECT, Corpus, Recipe
 from seq2seq.recipe.task import TRANSLATION
 from seq2seq.storage.atomic import replace_directory
-from seq2seq.storage.checkpoints import bundle_metadata, resolve_model_path, stored_characters
-from seq2seq.storage.directories import as_json, crc32_of, file_states, read_file, with_checksum
-from seq2seq.storage.tokenizer_files import text_state, tokenizers_of_model, tokenizers_of_run
+from seq2seq.storage.checkpoints import bundle_metadata, list_checkpoints, resolve_model_path, stored_characters
+from seq2seq.storage.directories import as_json, crc32_of, digest, read_file, with_checksum
+from seq2seq.storage.tokenizer_files import checksums_of, tokenizers_of_model, tokenizers_of_run
 from seq2seq.tokenizers.canonical_text import canonical
 from seq2seq.tokenizers.context import CONTEXT_SEPARATOR, SEPARATOR_ID, parse_context, shortened
 from seq2seq.tokenizers.source import Source
@@ -126,8 +126,27 @@ def train_or_load_tokenizers(text: TrainingText, directory: Path, compare_text: 
         TokenizerError: no vocabulary of the recipe's size can be trained on the text; or the model has no tokenizer, or
             its tokenizer lacks pieces that the recipe needs.
     """
-    state = text_state(text.recipe, text.corpora) if compare_text else ""
+    state = tokenizer_text(text, directory.parent) if compare_text else ""
     return tokenizers_of_run(directory, lambda: make_tokenizers(text), state)
+
+
+def tokenizer_text(text: TrainingText, run: Path) -> str:
+    """Return a checksum of what the tokenizers of a run are made from: the text, or the tokenizers of a model; "" if
+    the run has checkpoints, so that it keeps its tokenizers.
+
+    Raises:
+        CorpusError, CheckpointError, TokenizerError: see `make_tokenizers`.
+    """
+    if list_checkpoints(run):
+        return ""
+    if (reused := reuse_tokenizers(text.recipe)) is not None:
+        return digest({"model": checksums_of(reused)})
+    return digest({"text": [checksums_of_files(spec, text.recipe) for spec in text.corpora]})
+
+
+def checksums_of_files(spec: Corpus, recipe: Recipe) -> list[str]:
+    """Return the checksums of the files of a corpus. A data set of the hub has none: it is known by its name."""
+    return text_checksums(spec, recipe.data_directory) if spec.paths else []
 
 
 def make_tokenizers(text: TrainingText) -> Tokenizers:
@@ -250,9 +269,8 @@ def _content_key(text: TrainingText, tokenizers: Tokenizers) -> str:
         recipe.keeps_training_text,                                             # if True, the text is stored, too
         *([recipe.data.context] if recipe.data.context else []),
         {side: "".join(sorted(known)) for side, known in known_characters(recipe).items()},
-        [(spec.model_dump(exclude={"weight", *KEYS_WITHOUT_EFFECT, *(() if spec.document else ("document",))}),
-          file_states(spec.paths))                                              # reading will report missing files
-         for spec in (corpus.resolve(recipe.data_directory, recipe.directory) for corpus in text.corpora)],
+        [(spec.label, spec.model_dump(exclude={"weight", *spec.path_keys, *KEYS_WITHOUT_EFFECT}),
+          checksums_of_files(spec, recipe)) for spec in text.corpora],
     ]
     return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()[:16]
 

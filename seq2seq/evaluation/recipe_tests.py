@@ -73,7 +73,7 @@ def recipe_with_tests(bundle: Path, use: Literal["test", "valid"] = "test") -> R
         raise UserError(f"the recipe of {bundle} has no {sets}. Name {files}.")
 
     def missing(recipe: Recipe) -> str:
-        paths = [path for corpus in corpora(recipe.resolve()) for path in corpus.paths]
+        paths = [path for corpus in corpora(recipe) for path in corpus.resolve(recipe.data_directory).paths]
         return ", ".join(str(path) for path in paths if not path.is_file())
 
     if missing(recipe):

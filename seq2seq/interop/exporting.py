@@ -131,8 +131,8 @@ class Exportable:
 
     model: Transformer
     recipe: Recipe
-    """Recipe of the model. `decoding` has only keys that the export keeps. If the model belongs to a run, `data` comes
-    from the recipe in the run directory, whose paths are absolute and so remain valid in the export."""
+    """Recipe of the model. `decoding` has only keys that the export keeps. `data` and the directory are those of
+    `recipe_with_corpora`."""
     tokenizers: Tokenizers
     note: str
     """Sentence about the `decoding` keys that the other library does not support; empty if it supports all."""

@@ -272,22 +272,16 @@ class Corpus(Section):
     @property
     def paths(self) -> list[Path]:
         """Paths of the corpus files, as written in the recipe."""
-        return [Path(str(getattr(self, key))) for key in self._path_keys()]
+        return [Path(str(getattr(self, key))) for key in self.path_keys]
 
-    def resolve(self, directory: Path, recipe_directory: Path | None = None) -> "Corpus":
-        """Return a copy with absolute paths.
+    def resolve(self, directory: Path) -> "Corpus":
+        """Return a copy with absolute paths of the corpus files. directory: base directory of relative paths."""
+        return self.model_copy(update={
+            key: os.path.abspath(directory / getattr(self, key)) for key in self.path_keys})
 
-        Args:
-            directory: base directory of relative paths of corpus files.
-            recipe_directory: base directory of a relative `translated_by`. None: use `directory`.
-        """
-        paths = {key: os.path.abspath(directory / getattr(self, key)) for key in self._path_keys()}
-        models = self.translated_by and tuple(
-            os.path.abspath((recipe_directory or directory) / model) for model in self.translated_by)
-        return self.model_copy(update={**paths, "translated_by": models})
-
-    def _path_keys(self) -> tuple[str, ...]:
-        """Return the keys whose values are paths of corpus files."""
+    @property
+    def path_keys(self) -> tuple[str, ...]:
+        """Keys whose values are paths of corpus files."""
         files = tuple(side for side in self.sides if getattr(self, side) is not None)
         return {"files": files, "table": ("file",), "hub": ()}[self.form]
 

@@ -38,14 +38,29 @@ class Difference:
 def differences(old: Recipe, new: Recipe) -> list[Difference]:
     """Return all keys whose values differ, in the order of the schema.
 
-    Paths are compared as absolute paths, so that different relative paths of the same file are equal.
+    Two paths are no difference, because a run knows its text and models by their checksums (`training/run.py`), so that
+    they can move. A path that only one recipe has is a difference, such as that of another corpus.
     """
-    before, after = (dict(_leaves(recipe.resolve().model_dump(mode="json"), "")) for recipe in (old, new))
+    before, after = (dict(_leaves(recipe.model_dump(mode="json"), "")) for recipe in (old, new))
+    paths = {*_path_keys(old)} & {*_path_keys(new)}
     return [
         Difference(key, before.get(key), after.get(key), may_change_on_resume(key))
         for key in [*after, *(key for key in before if key not in after)]
-        if before.get(key) != after.get(key)
+        if before.get(key) != after.get(key) and key not in paths
     ]
+
+
+def _path_keys(recipe: Recipe) -> Iterator[str]:
+    """Yield the dotted keys of all paths in a recipe."""
+    yield "data.root"
+    if recipe.tokenizer.taken_from is not None:
+        yield "tokenizer.taken_from"
+    if recipe.training.start_from is not None:
+        yield "training.start_from"
+    for steps, corpus in recipe.data.corpora_with_keys():
+        models = (f"translated_by.{number}" for number in range(len(corpus.translated_by or ())))
+        for key in (*corpus.path_keys, *models):
+            yield ".".join(map(str, ("data", *steps, key)))
 
 
 def may_change_on_resume(key: str) -> bool:

@@ -333,19 +333,21 @@ class Recipe(Section):
         copy._directory = Path(os.path.abspath(directory))
         return copy
 
-    def resolve(self) -> "Recipe":
-        """Return a copy of the recipe with absolute paths."""
-        root = self.data_directory
-        def absolute(section: Section, key: str) -> Section:
-            path = getattr(section, key)
-            return section if path is None else section.model_copy(update={key: os.path.abspath(self.directory / path)})
+    def for_directory(self, directory: Path) -> "Recipe":
+        """Return a copy of the recipe to be saved in another directory. Relative paths lead from there to the same
+        files, also after the project with the recipe, its text and this directory has moved. Absolute paths stay."""
+        directory = Path(os.path.abspath(directory))
 
+        def from_there(path: str | None) -> str | None:
+            return path if path is None or os.path.isabs(path) else os.path.relpath(self.directory / path, directory)
+
+        train = tuple(corpus.model_copy(update={"translated_by": tuple(map(from_there, corpus.translated_by))})
+                      if corpus.translated_by else corpus for corpus in self.data.train)
         return self.model_copy(update={
-            "data": self.data.model_copy(update={
-                "root": ".", "valid": tuple(corpus.resolve(root) for corpus in self.data.valid),
-                "train": tuple(corpus.resolve(root, self.directory) for corpus in self.data.train),
-                "test": {name: corpus.resolve(root) for name, corpus in self.data.test.items()}}),
-            "tokenizer": absolute(self.tokenizer, "taken_from"), "training": absolute(self.training, "start_from")})
+            "data": self.data.model_copy(update={"root": from_there(self.data.root), "train": train}),
+            "tokenizer": self.tokenizer.model_copy(update={"taken_from": from_there(self.tokenizer.taken_from)}),
+            "training": self.training.model_copy(update={"start_from": from_there(self.training.start_from)}),
+        }).with_directory(directory)
 
     def to_yaml(self) -> str:
         """Return the recipe as YAML, including all defaults. Keys that are not set and have no default are omitted."""

@@ -374,22 +374,23 @@ def recipes_with_corpora(bundle: Path) -> list[Recipe]:
     """Return the recipe of a bundle, once for each directory that the paths of its corpora may be relative to; first
     the recipe with the largest number of corpus files that exist.
 
-    For the best bundle of a run, this is the recipe in the run directory, which contains absolute paths. The recipe of
-    any other bundle has the paths as the user wrote them. They are relative to the directory of the original recipe
-    file, which the metadata of the bundle names, or to the bundle.
+    The paths in the recipe of a bundle are as the user wrote them. They are relative to the directory of the original
+    recipe file, which the metadata of the bundle names, or to the bundle. For the best bundle of a run, the recipe of
+    the run is used instead of the latter: its paths are relative to the run, so that it finds text that has moved
+    together with the run.
 
     Outside the bundle or the run, only text with a checksum in the metadata may be read (`Recipe.readable`).
     """
     bundle = bundle.absolute()
-    is_best, metadata = is_best_of_run(bundle), bundle_metadata(bundle)
-    recipe = stored_recipe(bundle.parent if is_best else bundle)
+    metadata = bundle_metadata(bundle)
+    recipe = stored_recipe(bundle.parent if is_best_of_run(bundle) else bundle)
     checksums = metadata.get(TEXT_CHECKSUMS)
-    recorded = frozenset(map(str, checksums if isinstance(checksums, list) else ()))
-    recipes = [recipe.with_readable(Readable(recipe.directory, recorded))]
-    if not is_best and isinstance(directory := metadata.get(RECIPE_DIRECTORY), str):
-        recipes.append(recipes[0].with_directory(Path(directory)))
-    return sorted(recipes, key=lambda recipe: -sum(
-        path.is_file() for corpus in recipe.resolve().data.corpora() for path in corpus.paths))
+    readable = Readable(recipe.directory, frozenset(map(str, checksums if isinstance(checksums, list) else ())))
+    recipes = [recipe]
+    if isinstance(directory := metadata.get(RECIPE_DIRECTORY), str):
+        recipes.append(stored_recipe(bundle).with_directory(Path(directory)))
+    return sorted((recipe.with_readable(readable) for recipe in recipes), key=lambda recipe: -sum(
+        path.is_file() for corpus in recipe.data.corpora() for path in corpus.resolve(recipe.data_directory).paths))
 
 
 def recipe_with_corpora(bundle: Path) -> Recipe:

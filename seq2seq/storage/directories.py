@@ -12,7 +12,6 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -55,16 +54,6 @@ def crc32_of(path: Path) -> int:
         while size := file.readinto(buffer):
             checksum = zlib.crc32(buffer[:size], checksum)
     return checksum
-
-
-def file_states(paths: Iterable[Path]) -> list[tuple[int, int]]:
-    """Return size in bytes and modification time in nanoseconds of each file that exists."""
-    states = []
-    for path in paths:
-        with suppress(OSError):
-            status = path.stat()
-            states.append((status.st_size, status.st_mtime_ns))
-    return states
 
 
 def digest(values: Mapping[str, Any]) -> str:

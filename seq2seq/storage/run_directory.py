@@ -7,20 +7,17 @@ import math
 import os
 import shutil
 import time
-from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from seq2seq import console
-from seq2seq.errors import CheckpointError, RecipeError, TokenizerError
+from seq2seq.errors import CheckpointError, RecipeError
 from seq2seq.files import parse_json, real_path
 from seq2seq.recipe import Difference, Recipe, differences
 from seq2seq.storage.atomic import make_directories, open_without_links, replace_file
 from seq2seq.storage.checkpoints import RECIPE, list_checkpoints, stored_recipe
 from seq2seq.storage.directories import read_file
 from seq2seq.storage.links import DamagedError, path_inside
-from seq2seq.storage.tokenizer_files import checksums_of, load_tokenizers, tokenizers_of_model
 
 LOG_FILE = "metrics.jsonl"
 MAX_LOG_BYTES = 1_000_000_000
@@ -48,8 +45,7 @@ def check_and_store_recipe(recipe: Recipe, run: Path) -> None:
         shutil.rmtree(run / "tokenizer", ignore_errors=True)
     for change in changes or ():
         console.print_message(f"changed since this run started: {change}")
-    if changes != []:
-        replace_file(run / RECIPE, recipe.resolve().to_yaml().encode())
+    replace_file(run / RECIPE, recipe.for_directory(run).to_yaml().encode())
 
 
 def compare_with_stored_recipe(recipe: Recipe, run: Path, remedy: str = REMEDY) -> list[Difference] | None:
@@ -72,23 +68,12 @@ def compare_with_stored_recipe(recipe: Recipe, run: Path, remedy: str = REMEDY) 
             return None
         raise CheckpointError(f"{error}\n{path} must contain the recipe that the checkpoints of this run were trained "
                               "with. Restore it from a backup, or train from the beginning with --restart.") from error
-    # Another path of the same tokenizer, such as that of teacher 1 in a run that was moved, changes nothing.
-    changes = [replace(change, may_change_on_resume=True)
-               if trained and change.key == "tokenizer.taken_from" and _has_tokenizers_of(recipe.tokenizer_model, run)
-               else change for change in differences(stored, recipe)]
+    changes = differences(stored, recipe)
     refused = [change for change in changes if not change.may_change_on_resume]
     if refused and trained:
         listed = "\n".join(f"  {change}" for change in refused)
         raise RecipeError(f"{run} was trained with another recipe:\n{listed}\n{remedy}")
     return changes
-
-
-def _has_tokenizers_of(model: Path | None, run: Path) -> bool:
-    """Return True if the tokenizers of a run equal those of a model, which is a bundle or another run."""
-    with suppress(CheckpointError, TokenizerError):
-        return model is not None and checksums_of(load_tokenizers(run / "tokenizer")) == checksums_of(
-            tokenizers_of_model(model))
-    return False
 
 
 def rename_old_run(recipe: Recipe, run: Path) -> Path:

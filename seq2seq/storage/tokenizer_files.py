@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from seq2seq import console
 from seq2seq.errors import CheckpointError
-from seq2seq.recipe import Corpus, Recipe
 from seq2seq.storage.atomic import current_path, replace_directory
 from seq2seq.storage.checkpoints import BEST, TOKENIZER_FILES, list_checkpoints
-from seq2seq.storage.directories import METADATA, as_json, digest, file_states, header, kind_of, read_metadata, verify
+from seq2seq.storage.directories import METADATA, as_json, header, kind_of, read_metadata, verify
 from seq2seq.storage.links import path_inside
 from seq2seq.tokenizers.tokenizer import Tokenizers
 
 KIND = "tokenizer"
 TEXT = "text"
-"""Key of metadata.json with the state of the text that the tokenizers were trained on; "": not compared."""
+"""Key of metadata.json with the checksum of what the tokenizers were made from; see `tokenizers_of_run`."""
 
 
 def checksums_of(tokenizers: Tokenizers) -> dict[str, str]:
@@ -59,16 +58,8 @@ def load_tokenizers(directory: Path) -> Tokenizers:
     return Tokenizers.load(path)
 
 
-def text_state(recipe: Recipe, corpora: Sequence[Corpus]) -> str:
-    """Return a hash of the sizes and times of the training text's files; "" if the tokenizer is taken from a model."""
-    if recipe.tokenizer_model is not None:
-        return ""
-    return digest({"files": [file_states(spec.paths) for spec in (
-        corpus.resolve(recipe.data_directory) for corpus in corpora)]})
-
-
-def trained_on_other_text(directory: Path, text: str) -> bool:
-    """Return True if the run has no checkpoints yet, and its tokenizers were trained on another text. For the
+def made_from_other_text(directory: Path, text: str) -> bool:
+    """Return True if the run has no checkpoints yet, and its tokenizers were made from another text or model. For the
     arguments, see `tokenizers_of_run`."""
     if not text or list_checkpoints(directory.parent) or not current_path(directory).exists():
         return False
@@ -85,12 +76,13 @@ def tokenizers_of_run(directory: Path, make: Callable[[], Tokenizers], text: str
 
     Args:
         directory: tokenizer directory in the run directory.
-        make: function that trains the tokenizers. text: see `text_state`; "": not compared.
+        make: function that makes the tokenizers. text: checksum of the text or the model that it makes them from; "":
+            not compared.
     Raises:
         CheckpointError: the tokenizers are damaged, or missing in a run with checkpoints, or cannot be written.
     """
     run = directory.parent
-    changed = trained_on_other_text(directory, text)
+    changed = made_from_other_text(directory, text)
     if list_checkpoints(run) and not current_path(directory).exists():
         raise CheckpointError(f"{directory} is missing. Restore it from a backup, or train from the beginning with "
                               "--restart.")
@@ -101,7 +93,7 @@ def tokenizers_of_run(directory: Path, make: Callable[[], Tokenizers], text: str
             raise CheckpointError(f"{error} Copy the file from {run / BEST} or a backup, or train from the beginning "
                                   "with --restart.") from error
     if changed:
-        console.print_message("size or time of a training file has changed since the tokenizer was trained")
+        console.print_message("the training text has changed since the tokenizer was trained")
     tokenizers = make()
     save_tokenizers(tokenizers.files(), directory, text)
     return tokenizers

@@ -58,7 +58,8 @@ class TrainingLoop:
     """Training of a run, as `start_training` prepares it.
 
     prepared: training text. resampled: text of each epoch; None if all epochs have the same text.
-    step: model and optimizer. state: train state, in which the training resumes.
+    step: model and optimizer. state: train state, in which the training resumes. start_from: checksum of the weights of
+    the model in `training.start_from`; None if the recipe has none.
     """
 
     recipe: Recipe
@@ -70,6 +71,7 @@ class TrainingLoop:
     validation: Validation
     step: TrainingStep
     state: TrainState
+    start_from: str | None = None
 
     def __post_init__(self) -> None:
         self.section = self.recipe.training
@@ -244,8 +246,8 @@ class TrainingLoop:
     @cached_property
     def text_checksums(self) -> list[str]:
         """Checksums of the training, validation and test text, for TEXT_CHECKSUMS."""
-        return sorted({*self.prepared.checksums, *(
-            checksum for spec in self.recipe.data.held_out().values()
+        return sorted({*self.prepared.checksums, *self.validation.checksums, *(
+            checksum for spec in self.recipe.data.test.values()
             for checksum in text_checksums(spec, self.recipe.data_directory))})
 
     @cached_property
@@ -276,9 +278,10 @@ class TrainingLoop:
         log.flush()                                                     # the checkpoint stores the length of the log
         self.state.logged = log.records
         weights = {name: weight.cpu() for name, weight in stored_weights(self.step.model).items()}
-        info = {"progress": asdict(self.state), VALIDATED: self.state.validated(), "data": self.prepared.fingerprint,
-                "validation": self.validation.fingerprint, "precision": str(self.step.dtype),
-                "tokenizer": checksums_of(self.tokenizers)}
+        info = {"progress": asdict(self.state), VALIDATED: self.state.validated(), "precision": str(self.step.dtype),
+                "data": self.prepared.fingerprint, "data_files": self.prepared.checksums,
+                "validation": self.validation.fingerprint, "validation_files": self.validation.checksums,
+                "tokenizer": checksums_of(self.tokenizers), "start_from": self.start_from}
         save_checkpoint(self.run, self.state.step, weights, self.step.state(), info)
         # If there are checkpoints of later steps, they are damaged: the run did not resume from them. Delete them.
         steps = [step for step in map(step_of, list_checkpoints(self.run)) if step <= self.state.step]

@@ -5,18 +5,19 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from seq2seq import console
 from seq2seq.data.batching import Shape, derived_seed
 from seq2seq.data.corpus import first_line_warnings
-from seq2seq.data.preparation import Prepared, TrainingText, prepare, train_or_load_tokenizers
+from seq2seq.data.preparation import Prepared, TrainingText, prepare, reuse_tokenizers, train_or_load_tokenizers
 from seq2seq.data.resampled_epochs import ResampledEpochs
 from seq2seq.data.token_noise import TokenNoise
 from seq2seq.devices import choose_device, choose_dtype, configure_process, num_threads
@@ -25,7 +26,7 @@ from seq2seq.evaluation.scores import ScoresByTest, check_expected, evaluate_tes
 from seq2seq.inference.engines import native_obstacle
 from seq2seq.inference.load_model import as_tensors, weights_to_start_from
 from seq2seq.model import build_model, trains_packed
-from seq2seq.recipe import Recipe, decoding_with, parse_recipe
+from seq2seq.recipe import Corpus, Recipe, decoding_with, parse_recipe
 from seq2seq.signals import stopping_by_ctrl_c
 from seq2seq.storage.checkpoints import (
     BEST,
@@ -37,8 +38,10 @@ from seq2seq.storage.checkpoints import (
     load_bundle,
     newest_checkpoint,
     recover_run,
+    resolve_model_path,
     save_bundle,
     update_bundle_metadata,
+    weights_checksum,
 )
 from seq2seq.storage.int8_score import Int8Score
 from seq2seq.storage.locks import LOCK, lock_run
@@ -235,8 +238,9 @@ def start_training(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCE
     step = TrainingStep(model, section, dtype, seed=recipe.seed, max_length=max_length, shape=shape, guided=guided,
                         noise=TokenNoise.for_training(recipe, tokenizers), group=group)
     state, checkpoint = TrainState(), newest_checkpoint(run)
+    model_checksums = group.from_main_rank(partial(_checksums_of_models, recipe))
     if checkpoint is not None:
-        _require_same_data(checkpoint, tokenizers, prepared, validation, run)
+        _require_same_data(checkpoint, tokenizers, text, prepared, validation, model_checksums, run)
         step.restore(checkpoint.model, checkpoint.state)
         if checkpoint.info["precision"] != str(dtype):
             before, now = (str(each).removeprefix("torch.") for each in (checkpoint.info["precision"], dtype))
@@ -245,7 +249,8 @@ def start_training(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCE
         state = TrainState(**checkpoint.info["progress"])
         step.max_tokens = state.most_tokens
     group.require_same(state.step, dtype, [*step.weights, *step.ema_weights, *step.optimizer.state().values()])
-    return TrainingLoop(recipe, run, group, tokenizers, prepared, resampled, validation, step, state)
+    return TrainingLoop(recipe, run, group, tokenizers, prepared, resampled, validation, step, state,
+                        model_checksums["start_from"])
 
 
 def _prepare(text: TrainingText, tokenizers: Tokenizers, run: Path, group: ProcessGroup) -> Prepared:
@@ -256,20 +261,53 @@ def _prepare(text: TrainingText, tokenizers: Tokenizers, run: Path, group: Proce
     return prepared or prepare(*arguments, name)
 
 
-def _require_same_data(checkpoint: Checkpoint, tokenizers: Tokenizers, prepared: Prepared, validation: Validation,
-                       run: Path) -> None:
-    """Raise CheckpointError if a checkpoint was trained with other tokenizers or on other text, or validated on other
-    text."""
-    if checkpoint.info["tokenizer"] != checksums_of(tokenizers):
+def _checksums_of_models(recipe: Recipe) -> dict[str, Any]:
+    """Return the checksum of the weights in `training.start_from`, and those of the tokenizer files of the model whose
+    tokenizer the training uses; None for a model that the recipe does not have."""
+    start, reused = recipe.training.start_from, reuse_tokenizers(recipe)
+    return {"start_from": None if start is None else weights_checksum(resolve_model_path(recipe.directory / start)),
+            "tokenizer": None if reused is None else checksums_of(reused)}
+
+
+def _require_same_data(checkpoint: Checkpoint, tokenizers: Tokenizers, text: TrainingText, prepared: Prepared,
+                       validation: Validation, models: Mapping[str, Any], run: Path) -> None:
+    """Raise CheckpointError if a checkpoint was trained with other tokenizers, on other text or from another model, or
+    validated on other text. Checksums decide, wherever text and models are now.
+
+    models: see `_checksums_of_models`.
+    """
+    info, recipe = checkpoint.info, text.recipe
+    remedy = "or train from the beginning with --restart."
+    if info["tokenizer"] != checksums_of(tokenizers):
         raise CheckpointError(f"{checkpoint.path} was trained with another tokenizer: {run / 'tokenizer'} has changed "
-                              "since. Restore that directory, or train from the beginning with --restart.")
-    if checkpoint.info["data"] != prepared.fingerprint:
-        raise CheckpointError(f"{checkpoint.path} was trained on other text: a file or a model of data.train has "
-                              "changed since. Restore it, or train from the beginning with --restart.")
-    if checkpoint.info["validation"] != validation.fingerprint:
-        raise CheckpointError(f"{checkpoint.path} was validated on other text: a file of data.valid has changed since, "
-                              "so that older and newer scores cannot be compared to choose the best model. Restore it, "
-                              "or train from the beginning with --restart.")
+                              f"since. Restore that directory, {remedy}")
+    if models["tokenizer"] not in (None, info["tokenizer"]):
+        raise CheckpointError(f"{checkpoint.path} was trained with another tokenizer than that of "
+                              f"{recipe.tokenizer_model}. Name the model whose tokenizer it has, {remedy}")
+    if info["start_from"] != models["start_from"]:
+        raise CheckpointError(f"{checkpoint.path} was trained from another model than that in training.start_from, "
+                              f"{recipe.tokenizer_model}. Name the model from which it was trained, {remedy}")
+    if info["data"] != prepared.fingerprint:
+        changed = _changed(text.corpora, recipe, info["data_files"], prepared.checksums)
+        raise CheckpointError(f"{checkpoint.path} was trained on other text: {changed or 'that of data.train'} changed "
+                              f"since. Undo this change, {remedy}")
+    if info["validation"] != validation.fingerprint:
+        changed = _changed(recipe.data.valid, recipe, info["validation_files"], validation.checksums)
+        raise CheckpointError(f"{checkpoint.path} was validated on other text: {changed or 'that of data.valid'} "
+                              "changed since, so that older and newer scores cannot be compared to choose the best "
+                              f"model. Undo this change, {remedy}")
+
+
+def _changed(corpora: Sequence[Corpus], recipe: Recipe, before: Sequence[str], now: Sequence[str]) -> str:
+    """Return the names of the files and data sets with another checksum than before. before, now: see
+    `text_checksums`, of all corpora."""
+    names: list[str] = []
+    for corpus in corpora:
+        paths = [recipe.data_directory / path for path in corpus.paths]
+        names += [f"the generated side of {corpus.label}" if path.parent.name == SYNTHETIC else str(path)
+                  for path in paths] or [corpus.label]
+    changed = [name for name, old, new in zip(names, before, now, strict=True) if old != new]
+    return " and ".join(dict.fromkeys(changed))
 
 
 # End

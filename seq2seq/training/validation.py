@@ -15,7 +15,7 @@ import torch
 
 from seq2seq import console
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
-from seq2seq.data.corpus import read_pairs
+from seq2seq.data.corpus import Counts, read_pairs, text_checksums
 from seq2seq.data.epoch_plan import batches_in_order
 from seq2seq.devices import num_threads
 from seq2seq.errors import CorpusError, RecipeError
@@ -25,6 +25,7 @@ from seq2seq.model.loss import negative_log_likelihood
 from seq2seq.recipe import Corpus, Recipe
 from seq2seq.tokenizers.canonical_text import is_blank
 from seq2seq.tokenizers.context import shortened
+from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.tokenizers.vocabulary import as_line
 from seq2seq.training.distributed import ProcessGroup, translate_lines
@@ -63,6 +64,7 @@ class Validation:
     """Validation set, which is read and tokenised once, at the start of the training.
 
     fingerprint: sha256 of its text. Scores of different text cannot be compared to choose the best model.
+    checksums: see `text_checksums`, of all its corpora.
     """
 
     def __init__(self, recipe: Recipe, tokenizers: Tokenizers) -> None:
@@ -73,9 +75,13 @@ class Validation:
             RecipeError: the set is empty, or all its pairs are too long for the model.
         """
         self.recipe, self.tokenizers = recipe, tokenizers
-        self.sets = [(name, recipe.languages_of(spec).target,
-                      [(source, target) for _, source, target in read_pairs(recipe, spec)])
-                     for name, spec in zip(_names(recipe), recipe.data.valid, strict=True)]
+        self.sets: list[tuple[str, str, list[tuple[Source, str]]]] = []
+        self.checksums: list[str] = []
+        for name, spec in zip(_names(recipe), recipe.data.valid, strict=True):
+            counts = Counts()
+            pairs = [(source, target) for _, source, target in read_pairs(recipe, spec, counts)]
+            self.sets.append((name, recipe.languages_of(spec).target, pairs))
+            self.checksums += text_checksums(spec, recipe.data_directory, counts)
         self.pairs = [pair for _, _, pairs in self.sets for pair in pairs]
         self.fingerprint = hashlib.sha256("".join(
             f"{as_line(source)}\t{target}\n" for source, target in self.pairs).encode()).hexdigest()

@@ -1,13 +1,14 @@
 """An adapted model translates its domain better, and other text as well as before."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from toy import RECIPE, WORDS, write_corpus
+from toy import RECIPE, WORDS, copy_finished_run, write_corpus
 
 from seq2seq.check.adapt import (
     TEXT,
@@ -30,6 +31,7 @@ from seq2seq.inference.load_model import as_tensors
 from seq2seq.recipe import load_recipe
 from seq2seq.signals import Stopped
 from seq2seq.storage.checkpoints import BEST, load_bundle
+from seq2seq.storage.run_directory import check_and_store_recipe
 from seq2seq.training.run import train
 from seq2seq.translation.translator import Translator
 
@@ -305,6 +307,36 @@ def test_an_adaptation_of_other_text_is_not_resumed(folder, adapted, tmp_path):
     for changed in ({"seed": 2}, {"general": memory(folder)}):
         with pytest.raises(OptionError):
             adapt(folder / "run", memory(folder), output, **changed)
+
+
+def test_an_interrupted_adaptation_is_resumed_after_model_text_and_output_have_moved(tmp_path, monkeypatch):
+    class Interrupted(Exception):
+        """Ends an adaptation where its training begins."""
+
+    def interrupted(recipe, run, restart):
+        check_and_store_recipe(recipe, run)
+        started.append(recipe.tokenizer_model)
+        raise Interrupted
+
+    started = []
+    monkeypatch.setattr("seq2seq.check.adapt.train", interrupted)
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    copy_finished_run(old)
+    write_pairs(old, "memory", DOMAIN, 60, 3)
+    write_pairs(old, "other", WORDS, 60, 4)
+    for place, name in ((old, "adapted"), (new, "renamed")):
+        general = [place / "other.en", place / "other.de"]
+        with pytest.raises(Interrupted):
+            adapt(place / "run", memory(place), place / name, general=general)
+        if place == old:
+            shutil.copytree(old, new)
+            (new / "adapted").rename(new / "renamed")
+            old.rename(tmp_path / "gone")
+    assert started == [old / "run" / "best", new / "run" / "best"]
+    (new / "memory.en").write_text((new / "memory.en").read_text().replace("moon", "sun"))
+    with pytest.raises(OptionError, match="other text"):
+        adapt(new / "run", memory(new), new / "renamed", general=general)
 
 
 @pytest.mark.slow

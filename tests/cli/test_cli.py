@@ -503,8 +503,8 @@ def test_a_run_finds_its_test_sets_from_anywhere(run, directory):
     write_tests(directory / "elsewhere")
     place = directory / "runs" / "tiny"
     save_model(place / "best")
-    (place / "recipe.yaml").write_text(parsed().with_directory(directory / "elsewhere").resolve().to_yaml(),
-                                       encoding="utf-8")
+    (place / "recipe.yaml").write_text(
+        parsed().with_directory(directory / "elsewhere").for_directory(place).to_yaml(), encoding="utf-8")
     for model in (place, place / "best"):
         assert run("evaluate", model).out.startswith(b"first\nBLEU ")
 

@@ -565,7 +565,8 @@ def test_the_name_of_a_file_is_no_pattern(tmp_path, parquet, form, name):
     make(name, source="ein Hund", target="a dog")
     recipe = load_recipe(tmp_path / "recipe.yaml")
     assert list(as_lines(read_pairs(recipe, recipe.data.valid[0]))) == FIRST_PAIRS[:1]
-    assert list(as_lines(read_pairs(recipe.resolve(), recipe.resolve().data.train[0]))) == FIRST_PAIRS[:1]
+    absolute = recipe.data.train[0].resolve(recipe.data_directory)
+    assert list(as_lines(read_pairs(recipe, absolute))) == FIRST_PAIRS[:1]
 
 
 # Cleaning

@@ -152,7 +152,7 @@ def test_files_are_not_checked_with_check_files_false(directory):
 def test_a_hub_data_set_is_not_checked_as_a_file(directory):
     hub = "{hub: wmt/wmt14, split: train, source: de, target: en}"
     (directory / "recipe.yaml").write_text(RECIPE.replace("{source: train.de, target: train.en}", hub))
-    assert load_recipe("recipe.yaml").resolve().data.train[0].hub == "wmt/wmt14"
+    assert load_recipe("recipe.yaml").data.train[0].hub == "wmt/wmt14"
 
 
 # Overrides
@@ -322,15 +322,23 @@ def test_a_saved_recipe_loads_as_the_same_recipe(directory):
     assert load_recipe("saved.yaml") == recipe
 
 
-def test_a_resolved_recipe_means_the_same_in_any_directory(directory, monkeypatch):
-    recipe = load_recipe("recipe.yaml").resolve()
-    (directory / "runs").mkdir()
-    Path("runs/recipe.yaml").write_text(recipe.to_yaml(), encoding="utf-8")
-    monkeypatch.chdir(directory / "data")
-    again = load_recipe("../runs/recipe.yaml")
-    assert again == recipe
-    assert again.resolve() == recipe
-    assert again.data.train[0].source == str(directory / "data" / "train.de")
+def test_a_recipe_for_another_directory_names_the_same_files_also_after_both_have_moved(directory, monkeypatch):
+    (directory / "model").mkdir()
+    settings = ["tokenizer.taken_from=model", f"data.test.flickr.target={directory / 'data' / 'flickr.en'}"]
+    recipe = load_recipe("recipe.yaml", settings)
+    recipe = recipe.model_copy(update={"tokenizer": recipe.tokenizer.model_copy(update={"taken_from": "model"})})
+    saved = recipe.for_directory(directory / "runs" / "small")
+    assert saved.tokenizer_model.resolve() == directory / "model" and saved.data_directory == directory / "data"
+    (directory / "runs" / "small").mkdir(parents=True)
+    Path("runs/small/recipe.yaml").write_text(saved.to_yaml(), encoding="utf-8")
+    assert load_recipe("runs/small/recipe.yaml") == saved
+    directory.rename(directory.with_name("moved"))
+    monkeypatch.chdir(directory.with_name("moved") / "data")
+    with pytest.raises(RecipeError, match=f"there is no file {directory}/data/flickr.en"):     # was absolute
+        load_recipe("../runs/small/recipe.yaml")
+    again = load_recipe("../runs/small/recipe.yaml", ["data.test={}"])
+    assert again.data_directory == directory.with_name("moved") / "data"
+    assert again.tokenizer_model.resolve() == directory.with_name("moved") / "model"
 
 
 def test_resolving_leaves_columns_and_hub_names_alone():
@@ -398,7 +406,7 @@ def test_a_removed_key_is_a_difference(directory):
     assert all(difference.new is None and difference.may_change_on_resume for difference in found)
 
 
-def test_the_same_files_with_other_path_spellings_are_not_a_difference(directory):
+def test_another_path_is_not_a_difference_but_another_corpus_is(directory):
     old = load_recipe("recipe.yaml")
     (directory / "other.yaml").write_text(
         RECIPE.replace("root: data", "root: .").replace(": train.", ": data/train.").replace(": val.", ": data/val.")
@@ -406,7 +414,14 @@ def test_the_same_files_with_other_path_spellings_are_not_a_difference(directory
     )  # fmt: skip
     assert old != load_recipe("other.yaml")
     assert differences(old, load_recipe("other.yaml")) == []
-    assert differences(old.resolve(), old) == []
+    assert differences(old.for_directory(directory / "runs"), old) == []
+    settings = "data.train=[{source: data/train.de, target: data/train.en}, {source: data/val.de, target: data/val.en}]"
+    added = {difference.key: difference for difference in differences(old, load_recipe("recipe.yaml", [settings]))}
+    assert added["data.train.1.source"].new.endswith("val.de") and "data.train.0.source" not in added
+    assert not added["data.train.1.source"].may_change_on_resume
+    table = load_recipe("recipe.yaml", ["data.train=[{hub: a/b, split: train, source: de, target: en}]"])
+    other = load_recipe("recipe.yaml", ["data.train=[{hub: a/b, split: train, source: de, target: fr}]"])
+    assert [difference.key for difference in differences(table, other)] == ["data.train.0.target"]      # a column
 
 
 def test_a_recipe_of_a_model_is_parsed_once(directory, monkeypatch):

@@ -61,8 +61,7 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def interrupted(made, tmp_path, monkeypatch):
-    """Function that copies an interrupted run to the path where it was trained, because its recipe has absolute
-    paths."""
+    """Function that copies an interrupted run."""
     folder, _ = made
 
     def copy(name="plain", finished=False):

@@ -1,14 +1,16 @@
 """Training that starts from another model: `training.start_from`."""
 
+import shutil
+
 import pytest
 from toy import copy_finished_run
 from trainings import same
 
 from seq2seq.data.preparation import TrainingText, train_or_load_tokenizers
-from seq2seq.errors import RecipeError
+from seq2seq.errors import CheckpointError, RecipeError
 from seq2seq.interop.huggingface_import import import_model
 from seq2seq.recipe import differences, load_recipe, parse_recipe
-from seq2seq.storage.checkpoints import load_bundle
+from seq2seq.storage.checkpoints import load_bundle, save_bundle
 from seq2seq.training.run import start_training, train
 from tests.marian_models import make
 
@@ -78,9 +80,15 @@ def test_impossible_start_models_are_refused_before_training(folder, tuned):
         tuned("first", f"tokenizer.taken_from={folder / 'first'}")
 
 
-def test_changing_start_from_is_a_recipe_difference(folder, tuned):
-    changed = differences(tuned("first"), tuned("first/best"))
-    assert [change.key for change in changed] == ["training.start_from"] and not changed[0].may_change_on_resume
+def test_a_run_is_resumed_wherever_its_start_model_is_and_not_with_other_weights(folder, tuned, tmp_path):
+    train(tuned(), tmp_path / "run")
+    copy = shutil.copytree(folder / "first" / "best", tmp_path / "copy")
+    assert start_training(tuned(copy), tmp_path / "run").state.step == 2
+    best = load_bundle(copy)
+    save_bundle(copy, {name: -weight for name, weight in best.weights.items()}, best.recipe_text, best.tokenizer_files,
+                best.metadata)
+    with pytest.raises(CheckpointError, match="start_from"):
+        start_training(tuned(copy), tmp_path / "run")
 
 
 @pytest.mark.slow

@@ -570,7 +570,7 @@ def test_the_bundle_contains_scores_counts_and_the_original_recipe(finished):
     assert set(best.metadata["held_out"]) == {"valid", "test.small"} and min(best.metadata["held_out"].values()) > 0
     assert best.metadata["test"]["small"]["bleu"]["signature"].startswith("nrefs:1|case:mixed")
     assert "source: train.en" in best.recipe_text
-    assert str(finished) in (finished / "run" / "recipe.yaml").read_text()
+    assert "root: ..\n" in (finished / "run" / "recipe.yaml").read_text()
 
 
 @pytest.mark.slow
