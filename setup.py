@@ -21,6 +21,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 from setuptools.errors import ExecError
 
 KERNELS = runpy.run_path("seq2seq/inference/kernel_library.py")                 # importing seq2seq would need torch
@@ -93,6 +94,15 @@ class BuildKernels(build_ext):
         return os.path.join(*package, KERNELS["library_path"](name).name)
 
 
+class BuildWithConfigs(build_py):
+    """Add the model sizes, which are beside the package in a clone and in an editable installation."""
+
+    def run(self):
+        super().run()
+        if not self.editable_mode:
+            self.copy_tree("configs", os.path.join(self.build_lib, "seq2seq", "configs"))
+
+
 class PlatformWheel(bdist_wheel):
     """The libraries depend on the platform but not on the version of Python."""
 
@@ -100,7 +110,7 @@ class PlatformWheel(bdist_wheel):
         return ("py3", "none", super().get_tag()[2])
 
 
-setup(cmdclass={"build_ext": BuildKernels, "bdist_wheel": PlatformWheel}, ext_modules=[
+setup(cmdclass={"build_ext": BuildKernels, "build_py": BuildWithConfigs, "bdist_wheel": PlatformWheel}, ext_modules=[
     Extension(f"seq2seq.inference.{name}", [str(KERNELS["SOURCE"])], optional=True,
               extra_compile_args=KERNELS["compiler_flags"](precision, needed))
     for precision, sets in KERNELS["instruction_sets"](MACHINE).items() for name, needed in sets.items()])

@@ -108,6 +108,27 @@ def test_an_editable_installation_has_the_libraries_with_their_checksums(clone):
         require_intact(path)
 
 
+def test_beside_an_editable_clone_that_is_called_seq2seq_python_imports_the_package(clone, tmp_path):
+    """Python takes a directory without `__init__.py` for a package, unless it finds a real one on its search path."""
+    build = f"from setuptools import build_meta; build_meta.build_editable({str(tmp_path)!r})"
+    subprocess.run([sys.executable, "-c", build], cwd=clone, env=os.environ | {"CXX": str(clone / "c++")}, check=True,
+                   capture_output=True, timeout=60)
+    wheel, = tmp_path.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    (tmp_path / "place").mkdir()
+    (tmp_path / "place" / "seq2seq").symlink_to(clone)
+    program = (f"import site; site.addsitedir({str(tmp_path / 'site')!r}); import seq2seq.errors; "
+               "print(seq2seq.__file__)")
+    for directory in (tmp_path, tmp_path / "place", clone / "configs"):
+        done = subprocess.run([sys.executable, "-S", "-c", program], cwd=directory, text=True, capture_output=True,
+                              env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"}, timeout=60)
+        assert done.stdout == f"{clone / 'seq2seq' / '__init__.py'}\n", done.stderr
+
+
+def test_a_clone_on_the_search_path_hides_no_other_package():
+    assert [path.parent.name for path in ROOT.glob("*/__init__.py")] == ["seq2seq"]
+
+
 @pytest.mark.parametrize("script", [
     "#!/bin/sh\nsleep 60 & wait\n",
     '#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\necho half > "$2"; exec sleep 60\n',

@@ -25,7 +25,7 @@ from seq2seq.cli.options import (
     examples,
 )
 from seq2seq.errors import UserError
-from seq2seq.translation.text_io import Input, Line, file_or_standard, map_lines, reading, writing
+from seq2seq.translation.text_io import Input, Line, LineWarnings, file_or_standard, map_lines, reading, writing
 
 EXAMPLES = examples("seq2seq generate language_model --samples 5",
                     'seq2seq generate language_model --prompt "A man" --samples 3 --top-p 0.9 --seed 7',
@@ -82,7 +82,8 @@ def generate(
         from seq2seq.translation import generation
 
         overrides = overrides.with_defaults(**SINGLE_SAMPLE, **(GREEDY if greedy else {}))
-        overrides.section(translator)                                           # raises UserError for a wrong option
+        requested = samples * overrides.section(translator).n_best              # raises UserError for a wrong option
+        few = LineWarnings(lines.name, "prompts have fewer different texts than requested")
         console.print_message(f"generating in {translator.precision} on {translator.device}")
         with bar("generating", lines, written) as advance:
             def generated(prompts: Iterator[str]) -> Iterator[list[generation.Text]]:
@@ -91,6 +92,8 @@ def generate(
                                            **overrides.values)
 
             for line, texts in map_lines(lines, generated):
+                if len(texts) < requested:
+                    few.warn(line.place, f"{len(texts):,} of {requested:,} different texts were found")
                 for number, text in enumerate(texts, start=1):
                     if format is TextOrLines.text:
                         written.write(f"{text.text}\n")
@@ -100,6 +103,7 @@ def generate(
                             "log_probability": text.log_probability, "tokens": text.tokens,
                             "prompt_tokens": text.prompt_tokens}) + "\n")
                 advance(1)
+        few.finish()
 
 
 @contextmanager

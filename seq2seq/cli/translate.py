@@ -141,7 +141,8 @@ def translate(
         help="text: a line of text for each line of input. jsonl: a JSON object for each line of input.",
         rich_help_panel=FORMAT)] = TextOrLines.text,
     n_best: Annotated[int | None, typer.Option(
-        metavar="N", min=1, help="Number of translations of each line. If N is above 1, --format jsonl is required.",
+        metavar="N", min=1, help="Number of different translations of each line, or fewer if the search finds fewer. "
+        "If N is above 1, --format jsonl is required.",
         show_default="1", rich_help_panel=FORMAT)] = None,
     word_confidence: Annotated[bool, typer.Option(
         "--word-confidence", help="Add the model's confidence in each word to the JSONL: the geometric mean of the "
@@ -261,7 +262,7 @@ def translate(
         sources = stop.interruptible(constrained_sources(lines, prefixes, phrases, translator.context, language))
         stop.message = how_to_resume(unfinished)
         warnings = _Warnings(lines.name, divided.places if divided else None,
-                             () if divided else translator.directions.codes)
+                             () if divided else translator.directions.codes, decoding.n_best)
         blocks = unfinished.pending(growing_blocks(sources, 1 if lines.live else BLOCK_LINES * workers))
 
         def output_of(line: Line, n_best: Sequence[Translation]) -> str:
@@ -303,8 +304,8 @@ def _translate_blocks(translate_block: Callable[..., list[list[Translation]]],
             translated = [(line, n_best) for (line, _), n_best in zip(block, found, strict=True)]
             unfinished.write("".join(output_of(line, n_best) for line, n_best in translated))
             console.silence(False)                                              # each rank warns about its own lines
-            for line, (best, *_) in translated:
-                warnings.check(line, best)
+            for line, n_best in translated:
+                warnings.check(line, n_best)
             console.silence(unfinished.rank > 0)
             stop.raise_if_requested()
             advance(unfinished.skipped_lines - skipped)
@@ -494,10 +495,13 @@ class _Warnings:
     """Warnings about translated lines. The first warnings of each kind are printed on standard error, all others are
     only counted."""
 
-    def __init__(self, name: str, places: Sequence[str] | None = None, codes: Sequence[str] = ()) -> None:
+    def __init__(self, name: str, places: Sequence[str] | None = None, codes: Sequence[str] = (), n_best: int = 1,
+                 ) -> None:
         """name: name of the input. places: place of each sentence of a document; None if the input is lines.
-        codes: languages whose tokens a line may begin with."""
-        self.codes, self.places = codes, places
+        codes: languages whose tokens a line may begin with. n_best: number of translations that each line should have.
+        """
+        self.codes, self.places, self.n_best = codes, places, n_best
+        self.few = LineWarnings(name, "lines have fewer different translations than requested")
         self.language = LineWarnings(name, "lines begin with the token of another language")
         self.long = LineWarnings(name, "lines were translated in parts, too")
         # Of lines, --format jsonl names all; a document has no other list of what to review.
@@ -508,12 +512,12 @@ class _Warnings:
         self.unseen = UnseenCharacters(name)
         self.retried = self.placed = 0
 
-    def check(self, line: Line, best: Translation) -> None:
-        """Print or count the warnings about the translation of a line."""
+    def check(self, line: Line, n_best: Sequence[Translation]) -> None:
+        """Print or count the warnings about the translations of a line."""
         from seq2seq.recipe.directions import language_token
         from seq2seq.tokenizers.language_token import split_language_token
 
-        place = line.place if self.places is None else self.places[line.number - 1]
+        best, place = n_best[0], line.place if self.places is None else self.places[line.number - 1]
         code = split_language_token(line.text)[0] if self.codes else ""
         if code and code not in self.codes:
             self.language.warn(place, f"{language_token(code)} is not a target language of the model, which has "
@@ -529,12 +533,14 @@ class _Warnings:
             self.misplaced.warn(place, "a term or required phrase is out of place, because it is aligned to no "
                                 f"word: {', '.join(best.misplaced_terms)}")
         self.unseen.add(place, best.unseen)
+        if best.parts and len(n_best) < self.n_best:                            # a blank line has no parts
+            self.few.warn(place, f"{len(n_best):,} of {self.n_best:,} different translations were found")
         self.retried += best.retried
         self.placed += bool(best.placed_terms)
 
     def finish(self) -> None:
         """Print the counts."""
-        for warnings in (self.language, self.long, self.faulty, self.terms, self.misplaced, self.unseen):
+        for warnings in (self.few, self.language, self.long, self.faulty, self.terms, self.misplaced, self.unseen):
             warnings.finish()
         if self.retried:
             console.print_message(f"translations improved by a retry: {self.retried:,}")

@@ -82,7 +82,8 @@ class DecodingSection(Section):
     """Number of candidates for minimum-Bayes-risk decoding, which chooses the candidate with the highest mean chrF
     against all candidates. They are samples if `sampling` is true, else hypotheses of the beam. 0 turns it off."""
     n_best: Annotated[int, Field(ge=1, le=10_000)] = 1
-    """Number of translations per sentence. If `mbr` is not 0, the maximum is `mbr`; otherwise, the maximum in beam
+    """Number of translations per sentence. Their texts differ; if the search finds fewer, there are fewer. Samples
+    (`sampling` without `mbr`) may be equal. If `mbr` is not 0, the maximum is `mbr`; otherwise, the maximum in beam
     search is `beam_size`."""
     safety_net: bool = True
     """Check each translation for faults: empty output, loops, impossible length, copied source text, missing or

@@ -88,7 +88,7 @@ class SearchOptions:
 
     beam_size: number of hypotheses per sentence, in all groups together.
     length_penalty: function that maps the length of a hypothesis to the divisor of its log-probability.
-    n_best: maximum number of hypotheses to return per sentence, at most `beam_size`.
+    n_best: maximum number of hypotheses to return per sentence; None: all that were finished.
     patience: a group is finished when it has group_size * max(1, patience) finished hypotheses (Kasai et al. 2022,
         arXiv:2204.05424, equation 2). Ignored if groups have one hypothesis.
     banned_ids: ids that no hypothesis may contain. `</s>` is never banned.
@@ -107,7 +107,7 @@ class SearchOptions:
 
     beam_size: int
     length_penalty: LengthPenalty
-    n_best: int = 1
+    n_best: int | None = 1
     patience: float = 1.0
     banned_ids: Sequence[int] = ()
     logits_processors: Sequence[LogitsProcessor] = ()

@@ -43,9 +43,10 @@ def generate(translator: Translator, prompts: Iterable[str], samples: int = 1, *
              **decoding: Unpack[DecodingOptions]) -> Iterator[list[Text]]:
     """Yield a list of texts for each prompt, in the order of the prompts. Each text is the prompt with a continuation.
 
-    Without `sampling`, the list contains the `n_best` texts that beam search finds. With `sampling`, it contains
-    `samples` * `n_best` samples. In fp32, a sample of a model depends only on the seed, the prompt, the index of the
-    prompt and the index of the sample. In bf16, it also depends on the other prompts of the batch, due to rounding.
+    Without `sampling`, the list contains the `n_best` different texts that beam search finds, or fewer. With
+    `sampling`, it contains `samples` * `n_best` samples, some of which can be equal. In fp32, a sample of a model
+    depends only on the seed, the prompt, the index of the prompt and the index of the sample. In bf16, it also depends
+    on the other prompts of the batch, due to rounding.
 
     Args:
         translator: loaded language model.

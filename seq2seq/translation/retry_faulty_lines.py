@@ -23,7 +23,7 @@ from seq2seq.data.line_splitting import DividedLine, divide_sentences
 from seq2seq.errors import RequestError
 from seq2seq.recipe import DecodingSection, Languages
 from seq2seq.translation.output_faults import changed_numbers, faults, lost_urls
-from seq2seq.translation.search_setup import Part, PartTranslation, SearchSetup
+from seq2seq.translation.search_setup import Part, PartTranslation, SearchSetup, distinct
 
 Search = Callable[[Sequence[Part], SearchSetup], list[list[PartTranslation]]]
 """See `Translator.search_parts`."""
@@ -226,8 +226,7 @@ def _with_better_first(first: list[PartTranslation], others: list[PartTranslatio
     max_loss = MAX_LOSS_OF_COPY if "copied" in best.faults else MAX_LOSS
     probable = [other for other in others if _mean_log_probability(other) >= _mean_log_probability(best) - max_loss]
     chosen = min([best, *probable], key=lambda translation: len(translation.faults))    # the first one in case of a tie
-    rest = [translation for translation in first if translation.hypothesis.tokens != chosen.hypothesis.tokens]
-    return [chosen, *rest][: len(first)]
+    return distinct([chosen, *first])[: len(first)]
 
 
 def _mean_log_probability(translation: PartTranslation) -> float:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,6 +23,8 @@ from seq2seq.search.phrase_spelling import PhraseSpeller
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import Vocabulary
 from seq2seq.translation.word_confidence import Word
+
+Translated = TypeVar("Translated", bound=Any)
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,14 @@ class PartTranslation:
     retried: bool = False
 
 
+def distinct(n_best: Iterable[Translated]) -> list[Translated]:
+    """Return the first translation of each different text. n_best: objects with a `text`, best first."""
+    first: dict[str, Translated] = {}
+    for one in n_best:
+        first.setdefault(one.text, one)
+    return list(first.values())
+
+
 class SearchSetup:
     """Builds the inputs and options of search from a `decoding` section."""
 
@@ -82,13 +93,8 @@ class SearchSetup:
     @property
     def beam_size(self) -> int:
         """Number of hypotheses per sentence in a decoding step."""
-        return self._hypotheses_per_sentence if self.decoding.sampling else self.decoding.beam_size
-
-    @property
-    def _hypotheses_per_sentence(self) -> int:
-        """Number of hypotheses per sentence that the search returns; `select` chooses from them."""
         decoding = self.decoding
-        return decoding.beam_size if decoding.diverse_groups > 1 else decoding.mbr or decoding.n_best
+        return decoding.mbr or decoding.n_best if decoding.sampling else decoding.beam_size
 
     def parts(self, source: Source, texts: Sequence[str]) -> list[Part]:
         """Return the parts of a line.
@@ -138,8 +144,9 @@ class SearchSetup:
             groups = self.beam_size
         elif decoding.diverse_groups > 1:
             candidate_selection, groups = DiverseBeams(decoding.diverse_strength), decoding.diverse_groups
+        several = decoding.mbr or decoding.n_best > 1                           # `select` chooses from them
         return SearchOptions(
-            self.beam_size, self.length_penalty, n_best=self._hypotheses_per_sentence, patience=decoding.patience,
+            self.beam_size, self.length_penalty, n_best=None if several else 1, patience=decoding.patience,
             banned_ids=self.tokenizer.never_generated_ids, logits_processors=logits_processors,
             candidate_selection=candidate_selection, groups=groups,
             bonus=coverage_bonus(decoding.coverage_penalty) if decoding.coverage_penalty else None,
@@ -175,24 +182,23 @@ class SearchSetup:
             model = Fusion(model, language_model, self.decoding.fusion_weight)
         return WithCoverage(model) if self.decoding.coverage_penalty else model
 
-    def select(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
-        """Return the n best of a sentence's hypotheses, best first. With `mbr`, rank them by expected utility."""
-        decoding = self.decoding
-        if decoding.diverse_groups > 1:
-            hypotheses = self._without_repeated_texts(hypotheses)
-        if decoding.mbr:
-            hypotheses = hypotheses[: decoding.mbr]
-            utilities = expected_utilities(self.texts(hypotheses))
-            hypotheses = self._without_repeated_texts([replace(hypotheses[index], score=float(utilities[index]))
-                                                       for index in np.argsort(-utilities, kind="stable")])
-        return hypotheses[: decoding.n_best]
+    def select(self, found: list[PartTranslation]) -> list[PartTranslation]:
+        """Return the n best translations of a sentence, best first. With `mbr`, rank them by expected utility.
 
-    def _without_repeated_texts(self, hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
-        """Return the first hypothesis of each different text."""
-        first: dict[str, Hypothesis] = {}
-        for text, hypothesis in zip(self.texts(hypotheses), hypotheses, strict=True):
-            first.setdefault(text, hypothesis)
-        return list(first.values())
+        Their texts differ, because several hypotheses can have the same text. Samples are all kept, as they were drawn.
+        found: all that the search has found, best first.
+        """
+        decoding = self.decoding
+        if not decoding.sampling:
+            found = distinct(found)
+        if decoding.mbr:
+            candidates = found[: decoding.mbr]
+            utilities = expected_utilities([one.text for one in candidates])
+            found = distinct([
+                replace(candidates[index], hypothesis=replace(candidates[index].hypothesis,
+                                                              score=float(utilities[index])))
+                for index in np.argsort(-utilities, kind="stable")])
+        return found[: decoding.n_best]
 
     def score(self, hypotheses: Sequence[Hypothesis]) -> float:
         """Return the score of a line's translation, computed from the hypotheses of its parts; 0 if it has no parts."""

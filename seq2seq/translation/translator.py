@@ -227,10 +227,12 @@ class Translator:
 
     def translate(self, lines: Sequence[str | Source], *, progress: ReportProgress | None = None,
                   **decoding: Unpack[DecodingOptions]) -> list[list[Translation]]:
-        """Return the best translations of each line, best first, at least one per line.
+        """Return the `n_best` translations of each line, best first.
 
-        A better translation from a retry comes first (see `decoding.safety_net`). Blank lines are returned unchanged.
-        White space around a line is kept. A line that is too long for the model is translated in parts, and so are the
+        Their texts differ. If the search finds fewer different texts, the list is shorter, but never empty. With
+        `sampling` and without `mbr`, it has `n_best` samples, and a text that was drawn twice occurs twice. A better
+        translation from a retry comes first (see `decoding.safety_net`). Blank lines are returned unchanged. White
+        space around a line is kept. A line that is too long for the model is translated in parts, and so are the
         sentences of a line whose translation would be faulty; such a line has only one translation. If the model uses
         context (`data.context`), a blank line ends a document.
 
@@ -344,17 +346,15 @@ class Translator:
         except FloatingPointError as error:
             raise CheckpointError(f"{error}: its weights are damaged, or the training diverged. Use an earlier "
                                   "checkpoint, or train with a lower learning rate.") from error
-        n_best = [setup.select(each) for each in hypotheses]
-        if setup.decoding.word_confidence:
-            targets = [[hypothesis.tokens for hypothesis in each] for each in n_best]
-            scores = log_probabilities(model, ids, source_offsets, targets)
-            words = [list(map(self._words, *each)) for each in zip(targets, scores, strict=True)]
-        else:
-            words = [[()] * len(each) for each in n_best]
         # One call detokenizes all hypotheses, because the overhead of a call exceeds the time for a sentence.
-        texts = iter(setup.texts([hypothesis for each in n_best for hypothesis in each]))
-        return [list(map(PartTranslation, each, islice(texts, len(each)), words_of_each))
-                for each, words_of_each in zip(n_best, words, strict=True)]
+        texts = iter(setup.texts([hypothesis for each in hypotheses for hypothesis in each]))
+        n_best = [setup.select(list(map(PartTranslation, each, islice(texts, len(each))))) for each in hypotheses]
+        if setup.decoding.word_confidence:
+            targets = [[one.hypothesis.tokens for one in each] for each in n_best]
+            scores = log_probabilities(model, ids, source_offsets, targets)
+            n_best = [[replace(one, words=self._words(one.hypothesis.tokens, of_words))
+                       for one, of_words in zip(*each, strict=True)] for each in zip(n_best, scores, strict=True)]
+        return n_best
 
     def _words(self, target: list[int], scores: list[float]) -> tuple[Word, ...]:
         return words_of(target, scores, self.tokenizers.target, self.languages.target)

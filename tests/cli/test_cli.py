@@ -43,6 +43,7 @@ from seq2seq.inference.load_model import as_tensors
 from seq2seq.signals import Stopped
 from seq2seq.storage.checkpoints import load_bundle
 from seq2seq.translation.scoring import pair_scores
+from seq2seq.translation.search_setup import SearchSetup
 from seq2seq.translation.text_io import writing
 from seq2seq.translation.translator import Translator
 
@@ -204,6 +205,16 @@ def test_n_best_gives_the_translations_best_first(run, model):
     scores = [one["score"] for one in record["n_best"]]
     assert len(scores) == 3 and scores == sorted(scores, reverse=True)
     assert record["n_best"][0]["translation"] == record["translation"]
+
+
+def test_lines_with_fewer_different_translations_than_requested_are_named(run, model, monkeypatch):
+    monkeypatch.setattr(SearchSetup, "texts", lambda self, hypotheses: ["the same"] * len(hypotheses))
+    result = run("translate", model, "--format", "jsonl", "--n-best", 3, "--beam-size", 5,
+                 stdin=b"ein Hund\n\neine Katze\n")
+    assert [len(json.loads(line)["n_best"]) for line in result.out.splitlines()] == [1, 1, 1]
+    assert result.err.count("1 of 3") == 2                                      # nothing is missing of a blank line
+    assert "1 of 3" not in run("translate", model, "--format", "jsonl", "--n-best", 3, "--sampling",
+                               stdin=b"ein Hund\n").err
 
 
 def test_search_options_reach_the_search(run, model):

@@ -29,6 +29,7 @@ from seq2seq.training.distributed import translate_lines, translate_whole_blocks
 from seq2seq.translation import translator as module
 from seq2seq.translation.generation import generate
 from seq2seq.translation.scoring import pair_scores
+from seq2seq.translation.search_setup import SearchSetup
 from seq2seq.translation.translator import Translation, Translator
 from seq2seq.translation.word_confidence import Word
 from seq2seq.translation.worker_processes import TranslatorPool
@@ -290,9 +291,33 @@ def test_workers_refuse_unknown_options_and_invalid_lines_immediately(bundle):
 def test_n_best_translations_are_different_and_best_first(translator):
     for found in translator.translate(GERMAN, beam_size=7, n_best=5):
         scores = [one.score for one in found]
-        assert len(found) == 5
         assert scores == sorted(scores, reverse=True)
-        assert len({one.log_probability for one in found}) == 5
+        assert 1 < len({one.text for one in found}) == len(found) <= 5
+
+
+@pytest.mark.parametrize("options", [{}, {"diverse_groups": 7}, {"mbr": 7}, {"safety_net": False}])
+def test_an_n_best_list_has_different_texts_each_of_its_most_probable_hypothesis(translator, monkeypatch, options):
+    """The search returns hypotheses of three different texts, as different pieces can."""
+    def text(hypothesis):
+        return f"text {hypothesis.tokens[-1] % 3 if hypothesis.tokens else 0}"
+
+    monkeypatch.setattr(SearchSetup, "texts", lambda self, hypotheses: list(map(text, hypotheses)))
+    for n_best in (2, 5):
+        for found in translator.translate(GERMAN, beam_size=7, n_best=n_best, **options):
+            assert len({one.text for one in found}) == len(found) <= n_best
+            scores = [one.score for one in found]
+            assert scores == sorted(scores, reverse=True)
+    (best,), (first, *_) = (translator.translate(GERMAN[:1], beam_size=7, n_best=number, **options)[0]
+                            for number in (1, 5))
+    assert best == first
+
+
+def test_samples_are_all_kept_because_they_are_draws(translator, monkeypatch):
+    monkeypatch.setattr(SearchSetup, "texts", lambda self, hypotheses: ["same"] * len(hypotheses))
+    found, = translator.translate(GERMAN[:1], sampling=True, n_best=5)
+    assert [one.text for one in found] == ["same"] * 5
+    chosen, = translator.translate(GERMAN[:1], sampling=True, mbr=5, n_best=5)
+    assert [one.text for one in chosen] == ["same"]
 
 
 def test_the_length_penalty_reaches_the_score(translator):
@@ -337,8 +362,9 @@ def test_a_translation_scored_by_teacher_forcing_has_its_log_probability(exact, 
     for line in GERMAN:
         (found,) = wordy.translate([line], beam_size=97, n_best=97, max_length_ratio=0.1, max_length_offset=3)
         again = pair_scores(exact, [(line, one.text) for one in found])
-        for one, score, hypothesis in zip(found, again, hypotheses.pop(), strict=True):
-            assert one.log_probability == hypothesis.log_probability
+        by_probability = {hypothesis.log_probability: hypothesis for hypothesis in hypotheses.pop()}
+        for one, score in zip(found, again, strict=True):
+            hypothesis = by_probability[one.log_probability]
             if target.encode([one.text])[0] == hypothesis.tokens:
                 assert score.log_probability == pytest.approx(one.log_probability, abs=1e-5)
                 assert score.tokens == one.tokens

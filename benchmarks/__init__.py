@@ -1,1 +1,0 @@
-"""Benchmarks of the speed and memory of seq2seq, compared with other libraries."""
