@@ -14,7 +14,7 @@ import torch
 from device_guard import LIBRARY, compile_guard, compiler
 
 HERE = Path(__file__).parent
-FILES = sorted(HERE.glob("cases_*.py"))
+QUICK, FILES = HERE / "cases_training.py", sorted(HERE.glob("cases_*.py"))
 
 pytestmark = [
     pytest.mark.skipif(torch.version.cuda is not None, reason="this PyTorch has a device guard for real GPUs"),
@@ -44,10 +44,10 @@ def run_cases(library, marked, folder, files):
 
 
 def test_quick_cases_of_training_pass(library, tmp_path):
-    run_cases(library, "not slow", tmp_path, [HERE / "cases_training.py"])
+    run_cases(library, "not slow", tmp_path, [QUICK])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_all_cases_pass(library, tmp_path, path):
-    run_cases(library, "", tmp_path, [path])
+def test_all_other_cases_pass(library, tmp_path, path):
+    run_cases(library, "slow" if path == QUICK else "", tmp_path, [path])

@@ -125,23 +125,15 @@ def test_gathered_results_are_in_the_original_order():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processes", [2, 4])
-def test_any_number_of_processes_trains_the_same(folder, processes):
-    settings = "training.max_steps=100", "training.validate_every=50"
-    alone, together = trained(folder, "alone", 1, *settings), trained(folder, "together", processes, *settings)
-    assert losses(folder, "together") == pytest.approx(losses(folder, "alone"), abs=1e-5)
-    assert (folder / "together.errors").read_text().count("tok:13a") == 1, "the main rank prints the scores"
-    for name, weight in alone.model.items():
-        torch.testing.assert_close(without_keys(name, together.model[name]), without_keys(name, weight), atol=1e-6,
-                                   rtol=0, msg=name)
-
-
-@pytest.mark.slow
-def test_in_float64_all_weights_are_the_same(folder):
-    settings = "training.max_steps=100", "training.validate_every=50"
+def test_any_number_of_processes_trains_the_same(folder):
+    # In float64, because differences of fp32 grow from step to step.
+    settings = "training.max_steps=20", "training.validate_every=10"
     alone = trained(folder, "alone", 1, *settings, DOUBLE="1")
     for processes in (2, 4):
-        together = trained(folder, f"together{processes}", processes, *settings, DOUBLE="1")
+        run = f"together{processes}"
+        together = trained(folder, run, processes, *settings, DOUBLE="1")
+        assert losses(folder, run) == pytest.approx(losses(folder, "alone"), abs=1e-5)
+        assert (folder / f"{run}.errors").read_text().count("tok:13a") == 1, "the main rank prints the scores"
         for name, weight in alone.model.items():
             assert weight.dtype == torch.float64
             torch.testing.assert_close(together.model[name], weight, atol=1e-9, rtol=0)
