@@ -286,7 +286,7 @@ def test_check_reports_text_that_looks_the_same_and_characters_that_train_lacks(
     assert valid.findings["invisible_characters"].lines == [6]
     warnings = "\n".join(report.warnings)
     assert "U+718A CJK UNIFIED IDEOGRAPH-718A (2)" in warnings
-    assert valid.in_train == 4
+    assert len(valid.in_train["source"].lines) == 4
 
 
 def test_check_warns_about_text_that_looks_the_same_only_if_it_is_frequent(tmp_path):

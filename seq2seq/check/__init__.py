@@ -6,6 +6,7 @@ init`), and `adapt` trains a model further on the text of a domain.
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 from seq2seq.check.blocking_problems import (
@@ -38,9 +39,10 @@ from seq2seq.check.warnings import (
     add_word_warnings,
 )
 from seq2seq.data.corpus import first_line_warnings
+from seq2seq.data.leakage import HeldOutText
 from seq2seq.errors import CorpusError
 from seq2seq.recipe import Recipe
-from seq2seq.training.synthetic_text import existing_text
+from seq2seq.training.synthetic_text import existing_text, monolingual_pairs
 
 __all__ = ["CorpusReport", "Report", "check_recipe", "percentiles", "show_report"]
 
@@ -64,9 +66,17 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
     train_readers = [CorpusReader("train", spec, recipe) for spec in text.corpora]
     samples = {languages: Sample(recipe.seed) for languages in recipe.directions
                if languages in map(recipe.languages_of, text.corpora)}
+    held_out = HeldOutText(recipe)
+    for key, spec in recipe.data.held_out().items():
+        with contextlib.suppress(CorpusError):                                  # the reader of the set reports it
+            held_out.read(key, spec)
     seen: set[bytes] = set()
     for reader in train_readers:
-        reader.scan(samples[reader.languages], seen)
+        reader.scan(samples[reader.languages], seen, held_out)
+    for spec in recipe.data.train:
+        if spec.translated_by and spec.label in missing:
+            for _ in held_out.watch(spec, monolingual_pairs(spec, recipe)):
+                pass
     for reader in held_out_readers:
         reader.scan(None)
     tokenizers, tokenizer_error = None, None
@@ -75,13 +85,14 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
     report.tokens_are_exact = tokenizers is not None and not missing and not recipe.resamples_epochs
     for reader in train_readers + held_out_readers:
         reader.tokenizers = tokenizers
-    held_out: dict[str, set[str]] = {}
-    sources = {reader.report.role: reader.read_held_out(held_out) for reader in held_out_readers}
-    overlap: set[str] = set()
+    for reader in held_out_readers:
+        reader.read_held_out()
+        if not reader.report.error:
+            reader.report.in_train = held_out.shared(reader.report.role)
     characters: dict[str, set[str]] = {side: set() for side in recipe.data.valid[0].sides}
     seen = set()
     for reader in train_readers:
-        reader.read_train(held_out, overlap, characters, seen)
+        reader.read_train(characters, seen)
     if recipe.task.has_source and recipe.task.target_is_text:
         checkers = {languages: CorpusChecker(sample.blocks, languages) for languages, sample in samples.items()}
         report.warnings += dict.fromkeys(checker.fault for checker in checkers.values() if checker.fault)
@@ -100,7 +111,7 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
                                "are those of this model alone.")
     for reader in train_readers + held_out_readers:
         corpus = reader.report
-        add_corpus_warnings(corpus, recipe.data.cleaning, sources.get(corpus.role), overlap, report.warnings)
+        add_corpus_warnings(corpus, recipe.data.cleaning, report.warnings)
         add_lookalike_warnings(corpus, recipe.tokenizer.is_canonical if tokenizers is None else
                                tokenizers.target.is_canonical, report.warnings)
         if any(characters.values()) and not missing:

@@ -205,8 +205,8 @@ def adapt(model: Path, domain: Sequence[Path], output: Path, *, general: Sequenc
         if best.share:
             reasons.append(f"the share {best.share} gains {signed(best.domain - table[0].domain)}: "
                            f"{verdict(gain(best))}.")
-        reasons.append(f"No adapted model is written; {model} remains the better choice. Give more text of the domain, "
-                       "and a new directory with --output.")
+        reasons.append(f"No adapted model is written; keep using {model}, or give more text of the domain, and a new "
+                       "directory with --output.")
         if max(row.domain for row in table) > best.domain:
             reasons.append("To allow a larger loss, give the same command with a larger --allow-loss; the training is "
                            "kept and will not be repeated.")

@@ -11,7 +11,7 @@ from hashlib import blake2b
 import numpy as np
 
 from seq2seq.data.corpus import LinePair
-from seq2seq.tokenizers.canonical_text import canonical
+from seq2seq.data.leakage import comparable
 
 MAX_HELD_OUT = 2_000
 """Maximum number of pairs in the validation set and in the test set. The test sets of WMT have about as many."""
@@ -37,7 +37,7 @@ def choose_held_out(pairs: Iterable[LinePair], seed: int, is_suitable: Callable[
     """Choose validation and test pairs at random among the suitable pairs that share no sentence with a different pair.
 
     So a pair is not chosen if its source also occurs with another target, or its target with another source. Sentences
-    are compared without regard to case and white space. Memory holds only line numbers and hashes, 32 bytes per pair.
+    are compared as `comparable` texts. Memory holds only line numbers and hashes, 32 bytes per pair.
 
     Args:
         pairs: all pairs of the corpus.
@@ -67,9 +67,3 @@ def choose_held_out(pairs: Iterable[LinePair], seed: int, is_suitable: Callable[
     parts = {name: chosen[index * size:(index + 1) * size] for index, name in enumerate(names)}
     valid, test = (frozenset(lines[first[parts.get(name, [])]].tolist()) for name in ("valid", "test"))
     return HeldOut(valid, test, frozenset(lines[np.isin(group, chosen)].tolist()) - valid - test)
-
-
-def comparable(text: str) -> str:
-    """Return the text in the form in which sentences of training and held-out text are compared: without differences in
-    case and white space, and in canonical form."""
-    return " ".join(canonical(text).split()).casefold()

@@ -19,7 +19,7 @@ from seq2seq.check.blocking_problems import load_or_make_tokenizers
 from seq2seq.check.corpus_statistics import Sample, scan_corpus
 from seq2seq.check.cost import estimate_model, estimate_training, estimate_vocabulary
 from seq2seq.check.given_text import GivenText
-from seq2seq.check.held_out_split import PAIRS_PER_HELD_OUT, HeldOut, choose_held_out, comparable
+from seq2seq.check.held_out_split import PAIRS_PER_HELD_OUT, HeldOut, choose_held_out
 from seq2seq.check.measure import PAIRS as MEASURED_PAIRS
 from seq2seq.check.measure import measure
 from seq2seq.check.pair_checks import CorpusChecker
@@ -37,6 +37,7 @@ from seq2seq.check.warnings import (
 )
 from seq2seq.data.corpus import first_line_warnings
 from seq2seq.data.damaged_text import is_damaged
+from seq2seq.data.leakage import comparable
 from seq2seq.data.number_agreement import number_agreement
 from seq2seq.data.pair_augmenter import PLACEHOLDER, TAG
 from seq2seq.data.preparation import TrainingText
@@ -409,7 +410,7 @@ def _read_train(recipe: Recipe, directory: Path) -> tuple[CorpusReader, CorpusCh
     reader.tokenizer_seconds = time.perf_counter() - began
     if error:
         raise CorpusError(error)
-    reader.read_train({}, set(), {side: set() for side in reader.spec.sides})
+    reader.read_train({side: set() for side in reader.spec.sides})
     if reader.report.error:
         raise CorpusError(reader.report.error)
     checker = CorpusChecker(sample.blocks, reader.languages)
@@ -440,7 +441,7 @@ def _language_line(report: CorpusReport) -> str:
 def _text_warnings(report: CorpusReport, recipe: Recipe) -> list[str]:
     """Return the warnings of `check` about the training text, with the cleaning of the recipe."""
     warnings: list[str] = []
-    add_corpus_warnings(report, recipe.data.cleaning, None, set(), warnings)
+    add_corpus_warnings(report, recipe.data.cleaning, warnings)
     add_tokenization_warnings([report], warnings)
     return warnings
 
@@ -456,9 +457,9 @@ def _held_out_warnings(recipe: Recipe, checker: CorpusChecker, own: Collection[s
         if name in own:
             reader = CorpusReader(role, spec, recipe)
             reader.scan(None)
-            sources = reader.read_held_out({})
+            reader.read_held_out()
             reader.check_pairs(checker)
-            add_corpus_warnings(reader.report, recipe.data.cleaning, sources, set(), warnings)
+            add_corpus_warnings(reader.report, recipe.data.cleaning, warnings)
         targets = [target for _, _, target in GivenText([spec], recipe).pairs()]
         intervals[name] = expected_interval(targets, recipe.languages.target)
         if intervals[name] > MAX_INTERVAL:

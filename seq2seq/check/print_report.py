@@ -82,12 +82,12 @@ def show_report(report: Report) -> None:
     for corpus in read:
         if corpus.counts.repairs():
             print_text(f"{corpus.role} {corpus.label}: {corpus.counts.summary()}", console=out)
-    overlaps = [[f"{corpus.role} {corpus.label}", f"{corpus.pairs:,}", f"{corpus.in_train:,}",
-                 str(corpus.in_train_example or "")] for corpus in read if corpus.in_train is not None]
+    overlaps = [[f"{corpus.role} {corpus.label}", f"{kind}s", f"{shared.of:,}", f"{len(shared.lines):,}",
+                 f"{shared.exact:,}", ", ".join(shared.examples[:1])]
+                for corpus in read for kind, shared in corpus.in_train.items()]
     if training and overlaps:
-        plural = f"{next(iter(training[0].sides))}s"                            # sources, or texts
-        print_table(f"{plural.capitalize()} that also occur in train", ["corpus", plural, "in train", "example line"],
-                    overlaps)
+        print_table("Held-out text that also occurs in train",
+                    ["corpus", "kind", "lines", "in train", "exactly", "example"], overlaps, left=2)
     print_table("Cost", ["", ""], list(_cost(report)), left=2)
     for corpus in report.corpora:
         if corpus.error:

@@ -5,25 +5,25 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, compress
 
 import numpy as np
 
 from seq2seq import console
 from seq2seq.check.corpus_statistics import Sample, add_remaining, scan_corpus
-from seq2seq.check.held_out_split import comparable
 from seq2seq.check.pair_checks import CorpusChecker
-from seq2seq.check.results import CorpusReport, SideReport, percentiles
+from seq2seq.check.results import CorpusReport, Finding, SideReport, percentiles
 from seq2seq.data.batching import derived_seed
 from seq2seq.data.corpus import LinePair, Pair, read_pairs
+from seq2seq.data.leakage import HeldOutText
 from seq2seq.data.parallel_text import blocks
 from seq2seq.data.preparation import BLOCK_PAIRS, cleaned, within_max_pieces
 from seq2seq.data.resampled_epochs import sampled
 from seq2seq.errors import UserError
-from seq2seq.languages import has_spaceless_words, main_language
+from seq2seq.languages import has_spaceless_words
 from seq2seq.recipe import Corpus, Recipe
-from seq2seq.tokenizers.canonical_text import canonical
+from seq2seq.tokenizers.canonical_text import canonical, is_blank
 from seq2seq.tokenizers.context import shortened
 from seq2seq.tokenizers.source import Source, as_source
 from seq2seq.tokenizers.tokenizer import UNKNOWN_ID, Tokenizers, Vocabulary
@@ -56,15 +56,16 @@ class CorpusReader:
         self.pieces: dict[str, Counter[int]] = {side: Counter() for side in spec.sides}
         self.texts: dict[int, str] = {}
 
-    def scan(self, sample: Sample | None, seen: set[bytes] | None = None) -> None:
+    def scan(self, sample: Sample | None, seen: set[bytes] | None = None, held_out: HeldOutText | None = None) -> None:
         """Read all lines without cleaning, and count the lines of each kind, such as duplicates. If the corpus cannot
         be read, `report.error` says why.
 
         sample: random sample to which blocks of the pairs are added; None to draw no sample. seen: hashes of the pairs
-            of earlier corpora, see `clean`; None: there are none.
+            of earlier corpora, see `clean`; None: there are none. held_out: text that is looked for in this corpus.
         """
         try:
-            pairs = console.with_progress(f"scanning {self.report.label}", self._texts(), "pairs")
+            read = self._texts(held_out)
+            pairs = console.with_progress(f"scanning {self.report.label}", read, "pairs")
             scan_corpus(sample.draw_from(pairs) if sample else pairs, self.report, len(self.spec.sides),
                         self.languages, self.spec.tag or "", set() if seen is None else seen)
         except UserError as error:
@@ -75,22 +76,23 @@ class CorpusReader:
         with contextlib.suppress(UserError):                                    # `scan` has reported the error
             self.report.judgement = checker.check(self._texts(), self.report.lines, self.kept)
 
-    def _texts(self) -> Iterator[LinePair]:
+    def _texts(self, held_out: HeldOutText | None = None) -> Iterator[LinePair]:
         """Yield the pairs without tags and contexts."""
         pairs = read_pairs(self.recipe, self.spec, context=0)
+        if held_out is not None:
+            pairs = held_out.watch(self.spec, pairs)
         return ((number, source.text, target) for number, source, target in pairs)
 
-    def read_held_out(self, held_out: dict[str, set[str]]) -> dict[int, str]:
-        """Read all pairs of a validation or test corpus, without cleaning. Return their sources (for a language model,
-        their texts) by line number, as `comparable` texts, and add them to the set of their language in `held_out`."""
-        sources: dict[int, str] = {}
+    def read_held_out(self) -> None:
+        """Read all pairs of a validation or test corpus, without cleaning."""
         for block in self._blocks(clean=False):
-            texts = [as_source(line).text for line in self._sides(block)[0][1]]
-            sources.update((number, comparable(text)) for (number, _, _), text in zip(block, texts, strict=True))
-            self.texts.update((number, text) for (number, _, _), text in zip(block, texts, strict=True))
-        language = main_language(self._language(self.spec.sides[0]))
-        held_out.setdefault(language, set()).update(filter(None, sources.values()))
-        return sources
+            for side, lines in self._sides(block):
+                texts = [(number, as_source(line).text) for (number, _, _), line in zip(block, lines, strict=True)]
+                for number, text in texts:
+                    if is_blank(text):
+                        self.report.blank.setdefault(side, Finding()).add(number)
+                if side == self.spec.sides[0]:
+                    self.texts.update(texts)
 
     def add_unseen(self, characters: set[str], warnings: list[str]) -> None:
         """Append a warning if sources of a validation or test corpus have characters that the training sources lack.
@@ -103,17 +105,11 @@ class CorpusReader:
             warnings.append(f"{self.report.role} {self.report.label}: of {len(self.texts):,} {side}s, {len(unseen):,} "
                             f"have characters that train never has (first: line {min(unseen):,}): {named}.")
 
-    def read_train(self, held_out: Mapping[str, set[str]], overlap: set[str], characters: dict[str, set[str]],
-                   seen: set[bytes] | None = None) -> None:
+    def read_train(self, characters: dict[str, set[str]], seen: set[bytes] | None = None) -> None:
         """Read the pairs of a training corpus after cleaning.
 
-        Args:
-            held_out: `comparable` sources (for a language model, texts) of validation and test corpora, by language.
-            overlap: set to which the held-out sources that also occur in this corpus are added. Both sides of the
-                corpus are searched for sources in their language, because a model of several directions may be tested
-                in the reverse direction. If both sides have the same language, only the source side is searched.
-            characters: for each side, a set to which the characters of its text are added.
-            seen: hashes of the pairs of earlier corpora, see `clean`.
+        characters: for each side, a set to which the characters of its text are added. seen: hashes of the pairs of
+        earlier corpora, see `clean`.
         """
         self.kept = bytearray()
         remaining = None if self.recipe.data.cleaning.remove_duplicates else seen
@@ -122,17 +118,8 @@ class CorpusReader:
                 self.kept.extend(bytes(max(0, number + 1 - len(self.kept))))
                 self.kept[number] = 1
             add_remaining(block, self.report, len(self.spec.sides), self.languages, remaining)
-            sides = self._sides(block)
-            of_language = {main_language(self._language(side)): texts for side, texts in reversed(sides)}
-            for language, texts in of_language.items():
-                if sources := held_out.get(language):
-                    overlap |= sources.intersection(map(self._comparable, texts))
-            for side, texts in sides:
+            for side, texts in self._sides(block):
                 characters[side].update(*map(as_line, texts))
-
-    def _comparable(self, line: str | Source) -> str:
-        """Return a source (for a language model, a text) without context and corpus tag, as a `comparable` text."""
-        return comparable(as_source(line).text)
 
     def _sides(self, block: list[Pair]) -> list[tuple[str, Sequence[str | Source]]]:
         """Return (name of the side, its lines) for each side of a block."""

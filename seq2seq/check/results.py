@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from seq2seq.data.corpus import Counts
+from seq2seq.data.leakage import Shared
 from seq2seq.errors import UserError
 
 PERCENTILES = (50, 95, 99, 100)
@@ -111,12 +112,10 @@ class CorpusReport:
     judgement: PairReport | None = None
     sides: dict[str, SideReport] = field(default_factory=dict)
     weight: float = 1.0
-    in_train: int | None = None
-    """For validation and test corpora, number of lines whose source (or text) also occurs in the training text."""
-    in_train_example: int | None = None
-    """Line number of the first line that `in_train` counts; None if there is no such line."""
-    in_train_lines: list[int] = field(default_factory=list)
-    """Numbers of all lines that `in_train` counts."""
+    in_train: dict[str, Shared] = field(default_factory=dict)
+    """For validation and test corpora, lines that also occur in the training text; see `HeldOutText.shared`."""
+    blank: dict[str, Finding] = field(default_factory=dict)
+    """For validation and test corpora, blank lines of each side."""
     error: str | None = None
     lines: int = 0
     """Number of lines read."""

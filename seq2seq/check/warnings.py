@@ -7,13 +7,11 @@ from typing import Any
 
 from seq2seq.check.results import CorpusReport, Finding, PairReport
 from seq2seq.data.damaged_text import RESTORE_WORDS
+from seq2seq.data.leakage import overlap_warning
 from seq2seq.evaluation.scores import MAX_TOKENIZED_SHARE
 from seq2seq.languages import has_spaceless_words, language_name, main_language
 from seq2seq.recipe import Cleaning, Languages, Recipe, TrainingSection
 
-MAX_OVERLAP_SHARE = 0.01
-"""A warning is given if more than this share of the held-out lines also occurs in train. A few sentences, such as
-"Thank you.", occur in every corpus."""
 # For each kind of line: share of lines above which a warning is given, description of the lines, remedy without
 # cleaning, key of data.cleaning that drops such training pairs ("": none), and remedy with this key.
 LINE_WARNINGS = {
@@ -67,43 +65,28 @@ PAIR_FILTERS = ("max_length_ratio", "remove_identical", "min_number_agreement", 
 """Keys of data.cleaning that compare the two sides of a pair."""
 
 
-def add_corpus_warnings(corpus: CorpusReport, cleaning: Cleaning, sources: Mapping[int, str] | None, overlap: set[str],
-                        warnings: list[str]) -> None:
-    """Append the warnings about a corpus to `warnings`, and store its overlap with train in `corpus`.
-
-    The warnings about a training corpus are about the pairs that cleaning keeps.
-
-    Args:
-        cleaning: section `data.cleaning` of the recipe, whose keys that are set are not recommended.
-        sources: sources (for a language model, texts) of a validation or test corpus by line number, as `comparable`
-            texts; None for a training corpus.
-        overlap: sources of validation and test corpora that also occur in train.
-    """
+def add_corpus_warnings(corpus: CorpusReport, cleaning: Cleaning, warnings: list[str]) -> None:
+    """Append the warnings about a corpus to `warnings`. Those about a training corpus are about the pairs that cleaning
+    keeps. cleaning: section `data.cleaning` of the recipe, whose keys that are set are not recommended."""
     if corpus.error:
         return
     _add_line_warnings(corpus, cleaning, warnings)
     _add_pair_warnings(corpus, cleaning, warnings)
-    if sources is None:
+    if corpus.role == "train":
         read = corpus.pairs + sum(corpus.counts.dropped.values())
         if corpus.pairs < read / 2:
             warnings.append(f"{corpus.label}: cleaning drops {read - corpus.pairs:,} of {read:,} pairs. For each "
                             "reason, check an example line. If these lines are good, relax data.cleaning.")
         return
-    if not sources:
+    if not corpus.pairs:
         warnings.append(f"{corpus.role} has no pairs.")
         return
-    plural = f"{next(iter(corpus.sides))}s"                                     # sources, or texts
-    blank = [number for number, source in sources.items() if not source]
-    if blank:
+    for side, finding in corpus.blank.items():
         remedy = ("check that both sides are still parallel" if "target" in corpus.sides else
                   "for these lines, only the end of sentence is scored")
-        warnings.append(f"{corpus.role}: {len(blank):,} {plural} are empty (line {blank[0]:,}); {remedy}.")
-    lines = [number for number, source in sources.items() if source in overlap]
-    corpus.in_train, corpus.in_train_example = len(lines), lines[0] if lines else None
-    corpus.in_train_lines = lines
-    if len(lines) > MAX_OVERLAP_SHARE * len(sources):
-        warnings.append(f"{corpus.role}: {len(lines):,} of {len(sources):,} {plural} also occur in train (such as line "
-                        f"{lines[0]:,}), so that scores on this set are too high. Remove them from train.")
+        warnings.append(f"{corpus.role}: {finding.count:,} {side}s are empty (line {finding.lines[0]:,}); {remedy}.")
+    if warning := overlap_warning(corpus.role, corpus.in_train):
+        warnings.append(warning)
 
 
 def add_lookalike_warnings(corpus: CorpusReport, canonical: bool, warnings: list[str]) -> None:

@@ -17,6 +17,7 @@ import torch
 from seq2seq import console
 from seq2seq.data.batching import Shape, derived_seed
 from seq2seq.data.corpus import first_line_warnings
+from seq2seq.data.leakage import warn_about_overlap
 from seq2seq.data.preparation import Prepared, TrainingText, prepare, reuse_tokenizers, train_or_load_tokenizers
 from seq2seq.data.resampled_epochs import ResampledEpochs
 from seq2seq.data.token_noise import TokenNoise
@@ -99,6 +100,8 @@ def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool | None,
                                   f"{directory}")
             _train(teacher, directory, group, restart=None, synthetic=synthetic)
         text = training_text(recipe, run, group, synthetic)
+        if group.is_main and not begun and restart is not None:             # None: of teachers and `adapt`
+            warn_about_overlap(recipe, text.corpora)
         while True:
             training = start_training(recipe, run, group, text)
             if training.state.finished(recipe) and training.state.validated():

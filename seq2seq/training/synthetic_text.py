@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq import console
-from seq2seq.data.corpus import Counts, read_corpus
+from seq2seq.data.corpus import Counts, Pair, read_corpus
 from seq2seq.data.preparation import TrainingText
 from seq2seq.errors import CheckpointError, CorpusError, RecipeError, UserError
 from seq2seq.files import parse_json, regular_bytes
@@ -278,6 +278,13 @@ def _options(decoding: DecodingSection, samples: bool) -> dict[str, Any]:
         return SINGLE_SAMPLE
     sampling_defaults = {key: DecodingSection.model_fields[key].default for key in SAMPLING_KEYS}
     return {"n_best": 1, **({"sampling": False, "mbr": 0, **sampling_defaults} if decoding.sampling else {})}
+
+
+def monolingual_pairs(spec: Corpus, recipe: Recipe) -> Iterator[Pair]:
+    """Yield the lines of a monolingual corpus as pairs of which the side that will be translated is empty."""
+    _, text, _ = _paths(spec, recipe, Path())
+    for number, line in enumerate(_lines(spec, text), 1):
+        yield (number, Source(line), "") if spec.target is None else (number, Source(""), line)
 
 
 def _lines(spec: Corpus, text: Path) -> Iterator[str]:

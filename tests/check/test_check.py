@@ -71,13 +71,13 @@ def test_a_test_sentence_is_found_in_train_whatever_its_case_white_space_and_nor
     for sentence in ("ein Hund läuft ", "Ein Hund LÄUFT", unicodedata.normalize("NFD", "ein Hund läuft")):
         write(directory, "test", ["vier Hunde|four dogs", f"{sentence}|a dog runs"])
         corpus, = (corpus for corpus in checked().corpora if corpus.role == "test.first")
-        assert corpus.in_train_lines == [2], sentence
+        assert corpus.in_train["source"].lines == [2], sentence
 
 
 def test_lines_of_a_table_with_a_header_are_numbered_as_in_the_file(directory):
     (directory / "table.tsv").write_text("de\ten\nvier Hunde\tfour dogs\neine Katze\ta cat\n\tnothing\n")
     report = checked("data.test.first={file: table.tsv, header: true, source: de, target: en}")
-    assert next(corpus.in_train_lines for corpus in report.corpora if corpus.role == "test.first") == [3]
+    assert next(corpus.in_train["source"].lines for corpus in report.corpora if corpus.role == "test.first") == [3]
     assert any("(line 4)" in warning for warning in report.warnings)
 
 
@@ -108,8 +108,9 @@ def test_percentiles_equal_those_computed_by_hand():
 @pytest.mark.parametrize("overrides", [(), ("data.train.0.tag=<BT>", "data.test.first.tag=<X>")])
 def test_sentences_of_valid_and_test_that_occur_in_train_are_counted_without_tags(directory, overrides):
     report = checked(*overrides)
-    found = {corpus.role: (corpus.in_train, corpus.in_train_example) for corpus in report.corpora}
-    assert found == {"train": (None, None), "valid": (1, 2), "test.first": (2, 2)}
+    found = {corpus.role: {kind: shared.lines for kind, shared in corpus.in_train.items()} for corpus in report.corpora}
+    assert found == {"train": {}, "valid": {"source": [2], "target": [], "pair": []},
+                     "test.first": {"source": [2, 4], "target": [], "pair": []}}
 
 
 def test_a_test_sentence_in_the_training_text_of_the_reverse_direction_is_found(directory):
@@ -120,13 +121,13 @@ def test_a_test_sentence_in_the_training_text_of_the_reverse_direction_is_found(
     (directory / "recipe.yaml").write_text(recipe)
     write(directory, "test", ["vier Hunde|four dogs", "eine Katze|A cat", "sechs Hunde|ein Hund"])
     report = checked()
-    assert next(corpus.in_train_lines for corpus in report.corpora if corpus.role == "test.first") == [2]
+    assert next(corpus.in_train["source"].lines for corpus in report.corpora if corpus.role == "test.first") == [2]
 
 
 def test_a_few_common_sentences_are_no_warning(directory):
     write(directory, "test", [f"Satz {number}|sentence {number}" for number in range(199)] + ["ein Hund|a dog"])
     report = checked()
-    assert next(corpus.in_train for corpus in report.corpora if corpus.role == "test.first") == 1
+    assert len(next(corpus.in_train["source"].lines for corpus in report.corpora if corpus.role == "test.first")) == 1
     assert not any("test.first" in line and "also occur in train" in line for line in report.warnings)
 
 
@@ -409,7 +410,8 @@ def test_the_report_for_a_person_names_what_matters(directory, capsys):
     assert main(["check", "recipe.yaml", "--set", 'data.train.1.name="[red]"']) == 0
     out = capsys.readouterr().out
     for expected in (r"train train\.de +source +3 +10 +14", r"train \[red\]", r"train\.de +too_long +1 +4 ",
-                     r"test\.first test\.de +4 +2 +2 ", r"[\d,]+ parameters \(transformer\)", r"steps +\d+ per epoch",
+                     r"test\.de +sources +4 +2 +2 +line 2 at train\.de:1",
+                     r"[\d,]+ parameters \(transformer\)", r"steps +\d+ per epoch",
                      r"283 pieces, joint \(subwords, unigram\)", r"warning: test\.first: 2 of 4 sources"):
         assert re.search(expected, out), expected
 

@@ -108,7 +108,7 @@ def judged(name, role="train", **results):
     def case(folder):
         warnings = []
         report = CorpusReport(role, "a.de", pairs=100, lines=100, judgement=PairReport(pairs=100, **results))
-        add_corpus_warnings(report, Cleaning(), None, set(), warnings)
+        add_corpus_warnings(report, Cleaning(), warnings)
         return "\n".join(warnings)
 
     MESSAGES.add(name, case)

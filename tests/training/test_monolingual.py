@@ -298,13 +298,13 @@ def test_check_reports_one_side(folder, capsys):
     report = check_recipe(load_recipe("recipe.yaml", ["tokenizer.vocab_size=auto"]), folder / "run")
     training, valid, test = report.corpora
     assert (training.pairs, training.counts.dropped, list(training.sides)) == (2, {"empty": 1}, ["text"])
-    assert (valid.in_train, valid.in_train_example) == (1, 1)
-    assert "valid: 1 of 20 texts also occur in train" in report.warnings[0]
+    assert valid.in_train["text"].lines == [1]
+    assert report.warnings[0].startswith("valid: 1 of 20 texts (1 exactly; such as line 1 at train.en:1) also occur in")
     assert report.vocabulary["characters"] == {"text": len(set("The dog sleeps.A cat."))}
     assert "source_tokens" not in report.training and report.training["text_tokens"] > 2
     assert main(["check", "recipe.yaml", "--set", "tokenizer.vocab_size=auto"]) == 0
     shown = capsys.readouterr().out
-    assert "Texts that also occur in train" in shown and "text tokens per epoch" in shown
+    assert "Held-out text that also occurs in train" in shown and "text tokens per epoch" in shown
     assert "(language_model)" in shown and "source" not in shown
 
 
