@@ -14,6 +14,7 @@ from seq2seq.data.epoch_plan import draw_steps
 from seq2seq.data.preparation import TrainingText, pair_repetitions
 from seq2seq.errors import CorpusError, UserError
 from seq2seq.recipe import Recipe
+from seq2seq.recipe.advice import Proposal, advice
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.training.loop import KEPT_TO_RESUME
 
@@ -179,6 +180,8 @@ def estimate_disk(recipe: Recipe, run: Path, report: Report) -> None:
     free = shutil.disk_usage(directory).free
     report.disk = {"needed": needed, "free": free, "place": str(directory)}
     if needed > free:
+        remedy = advice(recipe, ["Free some space", Proposal("lower training.keep_checkpoints",
+                                                             "training.keep_checkpoints", 1),
+                                 "choose another --run-dir"])
         report.warnings.append(f"the run needs about {needed / 1e9:,.1f} GB of disk space, but {directory} has "
-                               f"only {free / 1e9:,.1f} GB free. Free some space, lower training.keep_checkpoints, or "
-                               "choose another --run-dir.")
+                               f"only {free / 1e9:,.1f} GB free. {remedy}.")

@@ -11,6 +11,7 @@ from seq2seq.data.leakage import overlap_warning
 from seq2seq.evaluation.scores import MAX_TOKENIZED_SHARE
 from seq2seq.languages import has_spaceless_words, language_name, main_language
 from seq2seq.recipe import Cleaning, Languages, Recipe, TrainingSection
+from seq2seq.recipe.advice import Proposal, advice
 
 # For each kind of line: share of lines above which a warning is given, description of the lines, remedy without
 # cleaning, key of data.cleaning that drops such training pairs ("": none), and remedy with this key.
@@ -147,12 +148,12 @@ def add_warnings_about_steps(recipe: Recipe, warnings: list[str]) -> None:
                         f"({section.max_steps:,}), so that only the last step is validated. Lower validate_every.")
     if section.early_stopping >= validations:
         warnings.append(f"training.early_stopping: {section.early_stopping:,} validations without improvement cannot "
-                        f"occur before the end: {section.max_steps:,} steps have {times}. Lower early_stopping or "
-                        "validate_every, or raise max_steps.")
+                        f"occur before the end: {section.max_steps:,} steps have {times}. "
+                        f"{_more_validations(recipe, Proposal('lower early_stopping', 'training.early_stopping', 1))}")
     if section.average.kind != "none" and section.average.count > validations:
         warnings.append(f"training.average.count: {section.average.count} validated checkpoints cannot be averaged: "
-                        f"{section.max_steps:,} steps have {times}. Lower average.count or validate_every, or raise "
-                        "max_steps.")
+                        f"{section.max_steps:,} steps have {times}. "
+                        f"{_more_validations(recipe, Proposal('lower average.count', 'training.average.count', 1))}")
     if data.temperature != 1 and len(data.train) == 1:
         warnings.append("data.temperature: there is only one training corpus, so that this key has no effect. Leave it "
                         "out, or write the corpora as several items of data.train.")
@@ -161,6 +162,11 @@ def add_warnings_about_steps(recipe: Recipe, warnings: list[str]) -> None:
         if keys:
             warnings.append(f"{' and '.join(f'data.cleaning.{key}' for key in keys)}: no effect on the text of a "
                             "language model, which has only one side. Leave out what compares two sides.")
+
+
+def _more_validations(recipe: Recipe, proposal: Proposal) -> str:
+    return advice(recipe, [proposal, Proposal("lower validate_every", "training.validate_every", 1),
+                           "raise max_steps"]).capitalize() + "."
 
 
 def add_direction_warnings(recipe: Recipe, warnings: list[str]) -> None:

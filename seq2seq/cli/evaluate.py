@@ -142,7 +142,7 @@ def evaluate(
         texts, *streams = [read_texts(path) for path in (source, *references)]
         require_as_many_lines([str(path) for path in (source, *references)], *map(len, (texts, *streams)))
         for path, lines in zip(references, streams, strict=True):
-            scoring.warn_about_lookalikes(str(path), lines)
+            scoring.warn_about_lines(str(path), lines)
         translator = load_translator(model, device, precision, threads, language)
         safe = protected(translator, glossary) if glossary else None
         scoring.announce(translator, len(texts), str(source))

@@ -124,7 +124,7 @@ def score_files(
                      "sacreBLEU tokenises again. Detokenise it; or, to compare with a paper on tokenised text, use "
                      "sacrebleu --force --tokenize none.")
     for path, lines in zip(paths, (hypotheses, *references), strict=True):
-        warn_about_lookalikes(str(path), lines)
+        warn_about_lines(str(path), lines)
     if "bleu" in metrics:
         warn_if_without_spaces(reference_paths, references, language)
     return corpus_scores(hypotheses, references, language, metrics, names=[str(path) for path in paths])
@@ -139,9 +139,13 @@ def warn_if_without_spaces(paths: Sequence[Path], references: Sequence[Sequence[
                          "counts the words between spaces. Name the language of the text, such as --language zh.")
 
 
-def warn_about_lookalikes(name: str, lines: Sequence[str]) -> None:
-    """Print a warning if references or translations have invisible characters or are not in NFC. sacreBLEU compares the
-    characters, and the scores are to be equal to those of its command, so the text is not changed."""
+def warn_about_lines(name: str, lines: Sequence[str]) -> None:
+    """Print a warning if references or translations have blank lines or invisible characters, or are not in NFC.
+    sacreBLEU compares the characters, and the scores are to be equal to those of its command, so the text is not
+    changed."""
+    if blank := [number for number, line in enumerate(lines, 1) if is_blank(line)]:
+        console.warn(f"{name}: {len(blank):,} of {len(lines):,} lines are blank (first: line {blank[0]:,}), which the "
+                     "scores count. Check that sources, references and translations are still parallel.")
     if count := sum(map(looks_different, lines)):
         console.warn(f"{name}: {count:,} of {len(lines):,} lines have invisible characters, or combining characters "
                      "where Unicode NFC has precomposed ones. Text that looks the same counts as different, so scores "
@@ -258,8 +262,8 @@ def evaluate_tests(
         for name, spec in recipe.data.test.items() if names is None or name in names
     }
     metrics = metrics or recipe.measures
-    for name, pairs in tests.items():
-        warn_about_lookalikes(name, [target for _, target in pairs])
+    for name, pairs in tests.items() if not PERPLEXITY_UNITS.keys() >= set(metrics) else ():
+        warn_about_lines(name, [target for _, target in pairs])
     scores = ScoresByTest()
     for name, pairs in tests.items():
         if not PERPLEXITY_UNITS.keys() >= set(metrics):

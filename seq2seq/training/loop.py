@@ -41,7 +41,7 @@ from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.training import log_lines
 from seq2seq.training.distributed import ProcessGroup
 from seq2seq.training.optimizers import learning_rate
-from seq2seq.training.rollback import divergence_error
+from seq2seq.training.rollback import Diverged
 from seq2seq.training.step import TrainingStep
 from seq2seq.training.step_results import StepResult, StepResults
 from seq2seq.training.train_state import TrainState
@@ -77,7 +77,7 @@ class TrainingLoop:
         self.section = self.recipe.training
         self.recipe_text = self.recipe.to_yaml()                                # takes 30 ms
         self.parameters = sum(weight.numel() for weight in self.step.weights)
-        self.results = StepResults(self.state, self.prepared.corpus, self.run, self.step.dtype)
+        self.results = StepResults(self.state, self.prepared.corpus, self.step.dtype)
 
     def train(self) -> None:
         """Train until the last step or early stopping. Then average checkpoints if the recipe says so.
@@ -220,7 +220,7 @@ class TrainingLoop:
         try:
             result = self.validation.measure(self.step.model, self.translator(), self.group)
         except FloatingPointError as error:
-            raise divergence_error(f"step {self.state.step:,}: {error}", self.state, self.run) from error
+            raise Diverged(f"step {self.state.step:,}: {error}") from error
         values = result.values()
         log.write(kind, self.state.step, values | ({"precision": result.precision} if result.scores else {}))
         for name, scores in result.by_set.items():

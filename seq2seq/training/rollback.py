@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from seq2seq.errors import UserError
+from seq2seq.recipe import Recipe
+from seq2seq.recipe.advice import Proposal, advice
 from seq2seq.storage.checkpoints import list_checkpoints, load_checkpoint, prune_checkpoints, save_checkpoint, step_of
 from seq2seq.training.train_state import TrainState
 
@@ -20,36 +24,37 @@ MAX_SKIPPED_STEPS = 10
 class Diverged(UserError):
     """Divergence of the training. evidence: description of the symptom for messages, such as the rise of the loss."""
 
-    def __init__(self, evidence: str, remedy: str) -> None:
-        super().__init__(f"{evidence}: the training has diverged. {remedy}")
+    def __init__(self, evidence: str, remedy: str = "") -> None:
+        super().__init__(f"{evidence}: the training has diverged.{f' {remedy}' * bool(remedy)}")
         self.evidence = evidence
 
 
-def require_convergence(state: TrainState, run: Path) -> None:
+def require_convergence(state: TrainState) -> None:
     """Raise Diverged if the loss has risen too much, or the gradients of too many consecutive steps were not finite."""
     if state.skipped_in_row >= MAX_SKIPPED_STEPS:
-        evidence = f"step {state.step:,}: {state.skipped_in_row} steps in a row had no finite gradient"
-    elif state.relative_rise() >= 1:
-        evidence = (f"step {state.step:,}: the moving average of the negative log-likelihood per target token has "
-                    f"risen from {state.lowest_loss:.2f} to {state.smoothed_loss:.2f}")
-    else:
-        return
-    raise divergence_error(evidence, state, run)
+        raise Diverged(f"step {state.step:,}: {state.skipped_in_row} steps in a row had no finite gradient")
+    if state.relative_rise() >= 1:
+        raise Diverged(f"step {state.step:,}: the moving average of the negative log-likelihood per target token has "
+                       f"risen from {state.lowest_loss:.2f} to {state.smoothed_loss:.2f}")
 
 
-def divergence_error(evidence: str, state: TrainState, run: Path) -> Diverged:
-    """Return the error with the evidence and the remedies that are possible in this run."""
+def remedy_of(recipe: Recipe, state: TrainState, run: Path, dtype: torch.dtype) -> str:
+    """Return what can be done about the divergence of a run that cannot be rolled back, or (`divergence: stop`) is not.
+    dtype: type of its computations."""
+    slower: list[Proposal | str] = ["a longer training.warmup_steps"]
+    if dtype != torch.float32 or recipe.training.precision == "tf32":
+        slower.append("training.precision: fp32")
     if state.retreats >= MAX_ROLLBACKS:
-        return Diverged(evidence, f"It has been rolled back {state.retreats} times, each time with half the learning "
-                                  "rate. Train from the beginning (--restart) with a longer warmup_steps or precision "
-                                  "fp32, and check the text (seq2seq check).")
-    restart = ("train from the beginning (--restart) with a lower training.learning_rate, a longer warmup_steps, "
-               "precision fp32, or divergence: lower_rate")
+        return (f"It has been rolled back {state.retreats} times, each time with half the learning rate. Train from "
+                f"the beginning (--restart) with {advice(recipe, slower)}, and check the text (seq2seq check).")
+    lower_rate = Proposal("training.divergence: lower_rate", "training.divergence", "lower_rate")
+    restart = advice(recipe, ["a lower training.learning_rate", *slower, lower_rate])
+    restart = f"train from the beginning (--restart) with {restart}"
     if not _has_checkpoint(run, state.good_step):
-        return Diverged(evidence, f"There is no good checkpoint from before the divergence, so {restart}.")
-    return Diverged(evidence, f"The checkpoint of step {state.good_step:,} in {run} is from before the divergence. To "
-                              "resume from it with half the learning rate, run the same command with --set "
-                              f"training.divergence=lower_rate; or {restart}.")
+        return f"There is no good checkpoint from before the divergence, so {restart}."
+    return (f"The checkpoint of step {state.good_step:,} in {run} is from before the divergence. To resume from it "
+            "with half the learning rate, run the same command with --set training.divergence=lower_rate; or "
+            f"{restart}.")
 
 
 def can_roll_back(run: Path, state: TrainState) -> bool:

@@ -54,7 +54,7 @@ from seq2seq.training.alignment_head import alignment_settings
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup, join_process_group, translate_lines
 from seq2seq.training.guided_alignment import GuidedAlignment
 from seq2seq.training.loop import TrainingLoop, plan_training
-from seq2seq.training.rollback import Diverged, can_roll_back, roll_back
+from seq2seq.training.rollback import Diverged, can_roll_back, remedy_of, roll_back
 from seq2seq.training.step import TrainingStep
 from seq2seq.training.synthetic_text import SYNTHETIC, training_text
 from seq2seq.training.teachers import teachers_of
@@ -113,7 +113,8 @@ def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool | None,
                 possible = recipe.training.divergence != "stop" and can_roll_back(run, training.state)
                 group.barrier()                                         # wait until all ranks have listed checkpoints
                 if not possible:
-                    raise
+                    remedy = remedy_of(recipe, training.state, run, training.step.dtype)
+                    raise Diverged(divergence.evidence, remedy) from divergence
                 if group.is_main:
                     roll_back(run, training.state)
                 group.barrier()

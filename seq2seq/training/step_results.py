@@ -10,7 +10,6 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -44,13 +43,13 @@ class StepResult:
 class StepResults:
     """Results of steps that the train state does not include yet."""
 
-    def __init__(self, state: TrainState, corpus: EncodedCorpus, run: Path, dtype: torch.dtype) -> None:
+    def __init__(self, state: TrainState, corpus: EncodedCorpus, dtype: torch.dtype) -> None:
         """Create an empty list of results.
 
         corpus: training pairs, whose line numbers the warning about a skipped step names. dtype: type of the forward
             and backward pass.
         """
-        self.state, self.lines, self.run, self.dtype = state, corpus.lines, run, dtype
+        self.state, self.lines, self.dtype = state, corpus.lines, dtype
         self.unread = list[StepResult]()
 
     def add(self, result: StepResult) -> None:
@@ -79,7 +78,7 @@ class StepResults:
                                          target_tokens=result.target_tokens, gradient_norm=norm, steps=1)
             else:
                 self._count_skipped(result)
-            require_convergence(self.state, self.run)
+            require_convergence(self.state)
 
     def _count_skipped(self, result: StepResult) -> None:
         """Count a step that was skipped because its gradient is not finite, and print a warning."""

@@ -19,7 +19,7 @@ from seq2seq.data.corpus import Counts, read_pairs, text_checksums
 from seq2seq.data.epoch_plan import batches_in_order
 from seq2seq.devices import num_threads
 from seq2seq.errors import CorpusError, RecipeError
-from seq2seq.evaluation.scores import Score, require_metrics, score_pairs, warn_about_lookalikes
+from seq2seq.evaluation.scores import Score, require_metrics, score_pairs, warn_about_lines
 from seq2seq.model.interface import Seq2Seq
 from seq2seq.model.loss import negative_log_likelihood
 from seq2seq.recipe import Corpus, Recipe
@@ -102,7 +102,8 @@ class Validation:
                          "side; they are not included in the loss, only in the scores of translations")
         if blank := len(self.pairs) - len(text):
             console.print_message(f"{blank:,} validation pairs have a blank side; they are not included in the loss")
-        warn_about_lookalikes("data.valid", [target for _, target in self.pairs])
+        if recipe.task.has_source:                                              # the others have no such scores
+            warn_about_lines("data.valid", [target for _, target in self.pairs])
         self.corpus = EncodedCorpus(EncodedSide.from_lists([sources[number] for number in kept]),
                                     EncodedSide.from_lists([targets[number] for number in kept]))
 

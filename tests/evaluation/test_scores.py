@@ -216,7 +216,7 @@ def test_scoring_tokenised_text_prints_no_warnings_of_sacrebleu(capfd, caplog):
     assert capfd.readouterr() == ("", "") and not caplog.records
 
 
-@pytest.mark.parametrize(("lines", "warned"), [(TOKENISED, True), (ENGLISH, False),
+@pytest.mark.parametrize(("lines", "warned"), [(TOKENISED, True), (ENGLISH[:4], False),
                                                (["Vraiment ? Oui !", "Voilà : c'est ça ; bien."], False)])
 def test_a_file_of_tokenised_translations_is_named_once(tmp_path, capsys, lines, warned):
     path = write_lines(tmp_path / "theirs.en", lines)
@@ -327,6 +327,14 @@ def test_scores_are_json_values_and_not_rounded():
     assert values_read["bleu"]["value"] == scores["bleu"].value
     assert values_read["bleu"]["reference_length"] == 39
     assert values_read["ter"] == {"value": scores["ter"].value, "signature": scores["ter"].signature}
+
+
+def test_blank_references_and_translations_are_named_with_the_first_line(tmp_path, capsys):
+    for name, lines in (("hypothesis", [*ENGLISH[:4], "x"]), ("reference", ["a", " ", "b", "", "c"])):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    score_files(tmp_path / "hypothesis", [tmp_path / "reference"], "en", ["chrf"])
+    warning, = (line for line in capsys.readouterr().err.splitlines() if "blank" in line)
+    assert "reference: 2 of 5 lines" in warning and "line 2" in warning
 
 
 def test_a_score_outside_the_expected_range_causes_a_warning():

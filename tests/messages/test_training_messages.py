@@ -9,6 +9,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+import torch
 from catalogue import Catalogue
 from toy import copy_finished_run
 
@@ -122,11 +123,13 @@ for _name, _state in (
         ("divergence without a good checkpoint", TrainState(step=12, good_step=0)),
         ("divergence after a good checkpoint", TrainState(step=12, good_step=5)),
         ("divergence after five rollbacks", TrainState(step=12, good_step=5, retreats=5))):
-    def _divergence(folder, state=_state):
-        copy_finished_run(folder)
-        return rollback.divergence_error("step 12: the loss has risen", state, folder / "run")
+    for _set, _dtype in (("stop", torch.bfloat16), ("lower_rate", torch.float32)):
+        def _divergence(folder, state=_state, value=_set, dtype=_dtype):
+            copy_finished_run(folder)
+            recipe = load_recipe(folder / "recipe.yaml", [f"training.divergence={value}"])
+            return rollback.remedy_of(recipe, state, folder / "run", dtype)
 
-    CATALOGUE.add(_name, _divergence)
+        CATALOGUE.add(f"{_name}, divergence: {_set} in {str(_dtype).removeprefix('torch.')}", _divergence)
 
 
 # Synthetic text

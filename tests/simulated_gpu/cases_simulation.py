@@ -64,7 +64,7 @@ def test_what_the_host_need_not_wait_for_is_not_counted(gpu, passing):
 
 
 def test_a_wait_is_found_in_the_line_that_causes_it(gpu, tmp_path):
-    results = StepResults(TrainState(), SimpleNamespace(lines=None), tmp_path, torch.float32)
+    results = StepResults(TrainState(), SimpleNamespace(lines=None), torch.float32)
     results.add(StepResult(1, on_gpu(3).double(), [], 2, 2))
     assert not gpu.record.waits
     results.read()
