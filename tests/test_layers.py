@@ -23,7 +23,7 @@ CHAPTERS = [*CORE, "check", "alignment", "interop", "documents", "serve", "cli"]
 TOP_LEVEL_MODULES = {"errors", "console", "signals", "devices", "languages", "files"}
 WITHOUT_TORCH = ["recipe", "tokenizers", "errors", "console", "signals", "languages", "files"]
 ALSO_WITHOUT_TORCH = [("storage", "atomic"), ("storage", "locks"), ("storage", "links"), ("data", "corpus"),
-                      ("data", "tmx"), ("data", "xliff"), ("data", "po"), ("data", "parallel_text"),
+                      ("data", "hub"), ("data", "tmx"), ("data", "xliff"), ("data", "po"), ("data", "parallel_text"),
                       ("data", "cleaning"), ("data", "number_agreement"),
                       ("data", "number_words"),
                       ("data", "pair_quality"), ("data", "language_identification"), ("data", "damaged_text"),

@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from seq2seq.data.hub import hub_fault
 from seq2seq.data.parallel_text import NotParallelError, zip_parallel
 from seq2seq.data.po import catalogue_of, languages_of, read_catalogue
 from seq2seq.data.tmx import UnitReader, first_languages, read_units
@@ -519,11 +520,15 @@ def _read_parquet(spec: Corpus, path: Path) -> Iterator[Row]:
 
 
 def _read_hub(spec: Corpus, _directory: Path, _counts: Counts) -> Iterator[Row]:
+    if os.path.isdir(str(spec.hub)):
+        if has_magic(path := os.path.realpath(str(spec.hub))):
+            raise CorpusError(f"data set {spec.label} cannot be loaded: the datasets library interprets the name of "
+                              f"its directory, {path}, as a pattern. Rename the directory so that its path has no *, ? "
+                              "or [.")
+    elif fault := hub_fault(f"datasets/{spec.hub}"):
+        raise CorpusError(f"data set {spec.label} cannot be loaded: {fault}")
     import datasets
 
-    if os.path.isdir(str(spec.hub)) and has_magic(path := os.path.realpath(str(spec.hub))):
-        raise CorpusError(f"data set {spec.label} cannot be loaded: the datasets library interprets the name of its "
-                          f"directory, {path}, as a pattern. Rename the directory so that its path has no *, ? or [.")
     try:
         rows = datasets.load_dataset(str(spec.hub), spec.config, split=spec.split, streaming=spec.streaming)
         # Reading is inside `try`, because streamed data sets are downloaded while they are read.

@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from seq2seq import console
+from seq2seq.data.hub import hub_fault
 from seq2seq.errors import CheckpointError, FormatError, OptionError, RecipeError, TokenizerError
 from seq2seq.files import NotJson, parse_json, real_path, regular_bytes
 from seq2seq.inference.load_model import as_tensors
@@ -128,6 +129,9 @@ def local_folder(name: str) -> Path:
     except ImportError as error:
         raise FormatError("downloading from the Hugging Face hub needs huggingface_hub: "
                           "pip install huggingface_hub") from error
+    if fault := hub_fault(f"models/{name}"):
+        raise FormatError(f"there is no directory {name}, and the model {name} of the Hugging Face hub cannot be "
+                          f"downloaded: {fault}")
     console.print_message(f"there is no directory {name}: downloading the model {name} from the Hugging Face hub")
     try:
         return Path(huggingface_hub.snapshot_download(name, allow_patterns=DOWNLOADED))

@@ -466,11 +466,13 @@ def test_a_data_set_of_the_hub_may_lie_on_disk(tmp_path, parquet):
 @pytest.mark.parametrize("streaming", [False, True])
 def test_a_data_set_that_breaks_off_is_an_error(monkeypatch, streaming):
     import datasets
+    import huggingface_hub
 
     def rows():
         yield {"de": "ein Hund", "en": "a dog"}
         raise ConnectionError
 
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(datasets, "load_dataset", lambda *arguments, **options: rows())
     with pytest.raises(CorpusError):
         pairs_of(Path(), hub="wmt/wmt14", config="de-en", split="train", streaming=streaming, **KEYS)

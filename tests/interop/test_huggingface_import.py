@@ -196,6 +196,7 @@ def test_a_name_that_is_not_a_directory_is_downloaded_from_the_hub(tmp_path, mon
         return str(tmp_path)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     assert local_folder("Helsinki-NLP/opus-mt-de-en") == tmp_path
     assert requests == [("Helsinki-NLP/opus-mt-de-en", True)]
     with pytest.raises(FormatError, match="no such model can be downloaded from .* hub: there is no network$"):
