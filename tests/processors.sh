@@ -21,7 +21,7 @@ run() {
     export IMITATED_KERNELS="$1" IMITATED_AUTO="$2" ATEN_CPU_CAPABILITY="$3" ONEDNN_MAX_CPU_ISA="$4"
     export MKL_ENABLE_INSTRUCTIONS="$5" OMP_NUM_THREADS="$6"
     shift 8
-    if PYTHONPATH="$PWD/tests/processor" "$PYTHON" -m pytest -n auto --dist loadfile --no-loadscope-reorder "$@"
+    if PYTHONPATH="$PWD/tests/processor:$PWD" "$PYTHON" -m pytest -n auto --dist loadfile --no-loadscope-reorder "$@"
     then echo "PASSED      $name"
     else echo "FAILED      $name"; failed=1
     fi

@@ -179,6 +179,11 @@ def test_the_portable_library_finds_the_flags_that_linux_finds(libraries):
     assert processor_flags() == cpu_flags() & known - {"avx_vnni", "amx_tile", "amx_int8"}
 
 
+def test_the_script_of_imitated_processors_forces_each_library_for_int8():
+    script = (TESTS.parent / "processors.sh").read_text()
+    assert set(re.findall(r"^run (\w+) ", script, re.MULTILINE)) == {*PROCESSORS["x86_64"], "portable"}
+
+
 def test_without_flags_of_linux_the_portable_library_tells_them(libraries, monkeypatch):
     monkeypatch.setattr(engines, "cpu_flags", set)
     found = engines._kernels.__wrapped__("fp32")
