@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from seq2seq import console
 from seq2seq.check.given_text import GivenText, corpora_of
 from seq2seq.check.held_out_split import choose_held_out
+from seq2seq.data.alignment_links import AlignmentSettings
 from seq2seq.data.corpus import Counts, LinePair, as_lines, first_line_warning, read_pairs
 from seq2seq.data.preparation import cleaned
 from seq2seq.devices import choose_device, choose_precision
@@ -53,7 +54,8 @@ from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.training.log_lines import print_int8
 from seq2seq.training.run import train
 from seq2seq.training.validation import scored_pairs
-from seq2seq.translation.translator import Translation, Translator
+from seq2seq.translation.translation import Translation
+from seq2seq.translation.translator import Translator
 from seq2seq.translation.unfinished_output import INPUTS, recorded_inputs
 
 TEXT, TRAINING, RECIPE_FILE = "text", "training", "recipe.yaml"
@@ -157,10 +159,11 @@ def adapt(model: Path, domain: Sequence[Path], output: Path, *, general: Sequenc
     bundles = load_bundle(bundle), load_bundle(output / TRAINING / BEST)
     (old, new), trained = map(as_tensors, (each.weights for each in bundles)), bundles[1]
     device = choose_device(adapted_recipe.training.device)
+    aligner = AlignmentSettings.from_metadata(trained.metadata, str(trained.directory))
 
     def translator(share: float) -> Translator:
         _set_weights(network, interpolated(old, new, share))
-        return Translator.from_recipe(network, tokenizers, adapted_recipe, device)
+        return replace(Translator.from_recipe(network, tokenizers, adapted_recipe, device), aligner=aligner)
 
     def scores(average: Translator) -> list[Score]:
         """Return the scores on the validation text of the domain, and on general validation text."""

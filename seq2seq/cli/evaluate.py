@@ -10,8 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seq2seq import console
-from seq2seq.cli.common import load_translator, print_json, print_table, require_code, scores_as_text
-from seq2seq.cli.options import FORMAT, Device, Metric, Precision, PrecisionOption, TextOrJson, Threads, examples
+from seq2seq.cli.common import load_translator, print_json, print_table, require_code, scores_as_text, with_glossary
+from seq2seq.cli.options import (
+    FORMAT,
+    Device,
+    LineTag,
+    Metric,
+    Precision,
+    PrecisionOption,
+    TextOrJson,
+    Threads,
+    examples,
+)
 from seq2seq.data.parallel_text import require_as_many_lines
 from seq2seq.errors import UserError
 from seq2seq.files import STANDARD_INPUT
@@ -75,6 +85,7 @@ def evaluate(
         metavar="METRIC", help="Metric to compute: bleu, chrf, ter, or exact (percentage of lines that equal "
         "their reference). Can be repeated.",
         show_default="bleu, chrf and ter; on the recipe's test sets, the recipe's metrics")] = None,
+    tag: LineTag = None,
     format: Annotated[TextOrJson, typer.Option(help="Format of the scores.", rich_help_panel=FORMAT)] =
         TextOrJson.text,
     device: Device = "auto",
@@ -129,7 +140,6 @@ def evaluate(
         return
     assert model is not None, "_require_consistent_options guarantees a model or a hypothesis"
     from seq2seq.documents.adherence import adherence_of, evaluate_tests_with_glossary
-    from seq2seq.documents.translate_document import protected
 
     if text is not None:
         lines = read_texts(text)
@@ -144,12 +154,12 @@ def evaluate(
         for path, lines in zip(references, streams, strict=True):
             scoring.warn_about_lookalikes(str(path), lines)
         translator = load_translator(model, device, precision, threads, language)
-        safe = protected(translator, glossary) if glossary else None
+        translator = with_glossary(translator, glossary)
         scoring.announce(translator, len(texts), str(source))
         with console.progress("translating", len(texts)) as advance:
-            n_best = (safe or translator).translate(texts, progress=advance)
+            n_best = translator.translate(texts, progress=advance)
         scoring.warn_about_unseen(str(source), n_best)
-        terms = adherence_of(safe, texts, n_best) if safe else {}
+        terms = adherence_of(translator, texts, n_best) if glossary else {}
         scores = scoring.corpus_scores([best.text for best, *_ in n_best], streams, translator.languages.target,
                                        metrics, names=[str(source), *map(str, references)],
                                        precision=translator.precision)
@@ -170,7 +180,7 @@ def evaluate(
     recipe = recipe_with_tests(bundle)
     translator = load_translator(model, device, precision, threads)
     by_test = scoring.evaluate_tests(translator, recipe, chosen_metrics) if glossary is None else \
-        evaluate_tests_with_glossary(translator, protected(translator, glossary), recipe, chosen_metrics)
+        evaluate_tests_with_glossary(with_glossary(translator, glossary), recipe, chosen_metrics)
     as_values = {test: scoring.to_dict(scores) for test, scores in by_test.items()}
     if format is TextOrJson.json:
         print_json(as_values)

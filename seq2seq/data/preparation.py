@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import string
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations, compress
@@ -92,12 +92,21 @@ def cleaned(spec: Corpus, recipe: Recipe, counts: Counts, seen: set[bytes] | Non
     counts: updated with the numbers of lines read and dropped. seen: hashes of the pairs of earlier corpora, see
     `clean`. tokenizers: tokenizers of the model; None: those that the recipe's section describes.
     """
-    pairs = read_pairs(recipe, spec, counts)
+    pairs = _without_faulty(read_pairs(recipe, spec, counts), spec.faulty, counts)
     normalize = ((canonical if recipe.tokenizer.is_canonical else str.strip,) * 2 if tokenizers is None else
                  (tokenizers.source.normalized, tokenizers.target.normalized))
     for number, source, target in clean(pairs, recipe.data.cleaning, counts, len(spec.sides),
                                         recipe.languages_of(spec), normalize, seen):
         yield number, replace(source, context=()) if source.context and _is_isolated(number) else source, target
+
+
+def _without_faulty(pairs: Iterator[Pair], faulty: Mapping[int, str], counts: Counts) -> Iterator[Pair]:
+    """Yield the pairs except those of lines in `faulty` (see `Corpus.faulty`), which are counted by their reason."""
+    for number, source, target in pairs:
+        if number in faulty:
+            counts.count_dropped(faulty[number], number)
+        else:
+            yield number, source, target
 
 
 def _is_isolated(line: int) -> bool:

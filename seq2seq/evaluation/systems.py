@@ -30,7 +30,8 @@ from seq2seq.storage.directories import read_metadata
 from seq2seq.tokenizers.canonical_text import is_blank
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.vocabulary import as_line
-from seq2seq.translation.translator import Translation, Translator
+from seq2seq.translation.translation import Translation
+from seq2seq.translation.translator import Translator
 
 MAX_VALIDATION = 2_000
 """Maximum number of validation pairs that the confidence is calibrated on."""

@@ -1,7 +1,7 @@
 """The `data` section of a recipe: corpora and their cleaning."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,6 +10,7 @@ from pydantic import (
     Field,
     PositiveFloat,
     PositiveInt,
+    PrivateAttr,
     SerializationInfo,
     field_serializer,
     field_validator,
@@ -159,6 +160,20 @@ class Corpus(Section):
     """Maximum length in bytes of a line, or of a segment of a .tmx, .xlf or .xliff. A longer line is an error: it
     usually comes from a file without line ends, or from a small compressed file that expands until the memory is full.
     """
+
+    _faulty: Mapping[int, str] = PrivateAttr(default={})
+
+    @property
+    def faulty(self) -> Mapping[int, str]:
+        """Lines (counted from 1) that are no training pairs, each with the reason. Only a corpus that a model has
+        translated has some: recipes cannot name them."""
+        return self._faulty
+
+    def with_faulty(self, faulty: Mapping[int, str]) -> "Corpus":
+        """Return a copy with other lines that are no training pairs."""
+        copy = self.model_copy()
+        copy._faulty = faulty
+        return copy
 
     @model_validator(mode="after")
     def _check_form(self) -> "Corpus":

@@ -20,8 +20,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from seq2seq.data.glossary import Glossary
 from seq2seq.data.language_identification import is_installed
-from seq2seq.documents.glossary import Glossary
 from seq2seq.errors import UserError
 from seq2seq.languages import language_name
 from seq2seq.serve.deepl_glossaries import GlossaryStore, base_language

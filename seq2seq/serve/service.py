@@ -13,10 +13,9 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from seq2seq.data.glossary import Glossary
 from seq2seq.documents.block import Document
 from seq2seq.documents.divided_document import DividedDocument
-from seq2seq.documents.glossary import Glossary
-from seq2seq.documents.placement import Align
 from seq2seq.documents.registry import FORMATS, OFFICE, NamesLanguages, naming, parse
 from seq2seq.errors import CorpusError, RequestError, UserError
 from seq2seq.languages import language_name, resolve, suggestion_for
@@ -30,7 +29,8 @@ from seq2seq.serve.threads import in_thread
 from seq2seq.tokenizers.context import in_context
 from seq2seq.tokenizers.source import Source
 from seq2seq.translation.output_faults import NOT_TRANSLATED
-from seq2seq.translation.translator import TERM_REPORTS, Translation
+from seq2seq.translation.placement import Align
+from seq2seq.translation.translation import TERM_REPORTS, Translation
 
 AUTO = "auto"
 TEXT_FORMATS = tuple(format for format in FORMATS if format not in (*OFFICE, "tmx"))

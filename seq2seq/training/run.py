@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from seq2seq import console
+from seq2seq.data.alignment_links import AlignmentSettings
 from seq2seq.data.batching import Shape, derived_seed
 from seq2seq.data.corpus import first_line_warnings
 from seq2seq.data.preparation import Prepared, TrainingText, prepare, train_or_load_tokenizers
@@ -283,9 +284,11 @@ def evaluate_best_model(training: TrainingLoop) -> ScoresByTest:
     weights = as_tensors(best.weights)
     with step.use_weights([weights[name].to(step.device) for name in step.names]):
         translator = training.translator()
+        alignment = alignment_settings(translator, recipe, training.validation.pairs)
+        # The bundle gets these settings, with which `seq2seq evaluate` places tags and terms.
+        translator = replace(translator, aligner=AlignmentSettings.from_metadata(alignment, str(directory)))
         scores = evaluate_tests(translator, recipe, translate=partial(
             translate_lines, translator, training.group))
-        alignment = alignment_settings(translator, recipe, training.validation.pairs)
         int8 = _int8_score(training, best)
     if not training.group.is_main:
         return scores
@@ -315,8 +318,8 @@ def _int8_score(training: TrainingLoop, best: Bundle) -> Int8Score | None:
     score = best.metadata["validation"].get("bleu")
     if score is None or parse_recipe(best.recipe_text, best.directory / RECIPE, alone=True).decoding != recipe.decoding:
         score = to_dict({"bleu": validation.bleu(training.translator(), group)})["bleu"]
-    # A shortlist is made after the training.
-    fast = replace(Translator.load(best.directory, "cpu", "int8"), characters=None,
+    # A shortlist is made after the training, and validation knows no best attention head yet.
+    fast = replace(Translator.load(best.directory, "cpu", "int8"), characters=None, aligner=AlignmentSettings(),
                    decoding=decoding_with(recipe.decoding, {"shortlist": 0}))
     return Int8Score(validation.bleu(fast, group).value, score["value"], score["precision"], validation.sentences,
                      score["signature"])

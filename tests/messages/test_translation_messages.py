@@ -21,7 +21,8 @@ from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.whole_words import Words
 from seq2seq.translation.generation import generate
 from seq2seq.translation.search_setup import SearchSetup
-from seq2seq.translation.translator import Translation, Translator
+from seq2seq.translation.translation import Translation
+from seq2seq.translation.translator import Translator
 
 CATALOGUE = Catalogue("translation")
 RECIPE = recipe_text(
