@@ -43,6 +43,7 @@ from seq2seq.storage.checkpoints import (
     recipe_with_corpora,
     resolve_model_path,
     save_bundle,
+    stored_tags,
     update_bundle_metadata,
 )
 from seq2seq.storage.directories import read_metadata
@@ -163,7 +164,8 @@ def adapt(model: Path, domain: Sequence[Path], output: Path, *, general: Sequenc
 
     def translator(share: float) -> Translator:
         _set_weights(network, interpolated(old, new, share))
-        return replace(Translator.from_recipe(network, tokenizers, adapted_recipe, device), aligner=aligner)
+        tags = stored_tags(trained.metadata)
+        return replace(Translator.from_recipe(network, tokenizers, adapted_recipe, device, tags=tags), aligner=aligner)
 
     def scores(average: Translator) -> list[Score]:
         """Return the scores on the validation text of the domain, and on general validation text."""

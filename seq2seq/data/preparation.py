@@ -27,7 +27,7 @@ from seq2seq.languages import same_code
 from seq2seq.recipe import KEYS_WITHOUT_EFFECT, Corpus, Recipe
 from seq2seq.recipe.task import TRANSLATION
 from seq2seq.storage.atomic import replace_directory
-from seq2seq.storage.checkpoints import bundle_metadata, resolve_model_path, stored_characters
+from seq2seq.storage.checkpoints import bundle_metadata, resolve_model_path, stored_characters, stored_tags
 from seq2seq.storage.directories import as_json, crc32_of, file_states, read_file, with_checksum
 from seq2seq.storage.tokenizer_files import text_state, tokenizers_of_model, tokenizers_of_run
 from seq2seq.tokenizers.canonical_text import canonical
@@ -362,6 +362,13 @@ def known_characters(recipe: Recipe) -> dict[str, set[str]]:
     before = ("", "") if start is None else [
         stored_characters(bundle_metadata(resolve_model_path(recipe.directory / start)), side) for side in SIDES]
     return {side: set("".join([*added, known])) for side, known in zip(SIDES, before, strict=True)}
+
+
+def known_tags(recipe: Recipe) -> tuple[str, ...]:
+    """Return the tags of the training corpora, and those of the model in `training.start_from`, which a model knows."""
+    start = recipe.training.start_from
+    before = () if start is None else stored_tags(bundle_metadata(resolve_model_path(recipe.directory / start)))
+    return tuple(dict.fromkeys((*recipe.tags, *before)))
 
 
 def prepared_text(text: TrainingText, directory: Path) -> Iterator[tuple[Source, str]]:

@@ -28,6 +28,7 @@ from seq2seq.documents.block import Block, Document, DocumentError
 from seq2seq.documents.preparation import Prepared, prepare
 from seq2seq.documents.syntaxes import find_markup
 from seq2seq.tokenizers.canonical_text import is_translatable
+from seq2seq.tokenizers.line_reader import split_tag
 from seq2seq.translation.output_faults import LOST_PLACEHOLDER
 from seq2seq.translation.placement import Align, align_words, place_tags, single_spaced, with_spaces
 
@@ -205,13 +206,16 @@ class DividedDocument:
     """Document divided into sentences.
 
     sentences: texts to translate, as `_plain` returns them. Sentences without letters are left out.
+    tags: tag of each of `sentences`, which is that of the corpora of a model with which its block begins; "": none.
     places: place in the document of the first occurrence of each of `sentences`, such as `line 12`.
     unread: place and problem of each message with branches that cannot be read, and so stays as it is.
     """
 
-    def __init__(self, document: Document, once: bool = False, placeholders: Placeholders = _STANDARD) -> None:
+    def __init__(self, document: Document, once: bool = False, placeholders: Placeholders = _STANDARD,
+                 tags: Sequence[str] = ()) -> None:
         """once: True if equal sentences stand only once in `sentences`, and so have the same translation.
-        placeholders: placeholders that the document must keep.
+        placeholders: placeholders that the document must keep. tags: tags with which a block without inline tags may
+        begin; such a tag is no part of its text.
 
         Raises:
             DocumentError: the document has too many sentences.
@@ -219,12 +223,15 @@ class DividedDocument:
         self._document, self._placeholders = document, placeholders
         self._blocks: list[_DividedPieces] = []
         self.sentences: list[str] = []
+        self.tags: list[str] = []
         self.places: list[str] = []
         self._indices: list[int] = []                                   # index in `sentences` of each sentence to join
         self.unread: list[tuple[str, str]] = []
-        first: dict[str, int] = {}
+        first: dict[tuple[str, str], int] = {}
         count = 0
         for block in document.blocks:
+            tag, text = ("", block.text) if block.tags else split_tag(block.text, tags)
+            block = replace(block, text=text) if tag else block
             try:
                 prepared = prepare(block)
             except DocumentError as error:
@@ -238,11 +245,12 @@ class DividedDocument:
                 raise DocumentError(f"{block.place or 'the document'}: the document has more than {MAX_SENTENCES:,} "
                                     "sentences. Divide it.")
             for text in [_plain(one, placeholders) for one in sentences if is_translatable(one.text)]:
-                if not once or text not in first:
-                    first[text] = len(self.sentences)
+                if not once or (tag, text) not in first:
+                    first[tag, text] = len(self.sentences)
                     self.sentences.append(text)
+                    self.tags.append(tag)
                     self.places.append(block.place)
-                self._indices.append(first[text])
+                self._indices.append(first[tag, text])
 
     @property
     def content(self) -> str:

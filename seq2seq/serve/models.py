@@ -167,6 +167,11 @@ class Models:
             return list(map(estimate_tokens, sentences))
         return [len(ids) + 1 for ids in model.translators[group.source, group.target].encode(sentences)]
 
+    def tags(self, source: str, target: str) -> tuple[str, ...]:
+        """Return the tags that the model of a direction knows (`data.train[].tag`)."""
+        model = self._by_direction.get((source, target))
+        return () if model is None else model.translators[source, target].reader.tags
+
     def context(self, path: Sequence[str]) -> int:
         """Return how many previous sentences the first model of a language path uses as context of each sentence."""
         model = self._by_direction.get((path[0], path[1]))

@@ -22,7 +22,7 @@ from seq2seq.inference.load_model import StoredModel, read_stored_model, require
 from seq2seq.recipe import DecodingOptions, Languages, ModelSection, Recipe
 from seq2seq.recipe.directions import direction_into
 from seq2seq.recipe.task import TRANSLATION
-from seq2seq.storage.checkpoints import stored_characters
+from seq2seq.storage.checkpoints import stored_characters, stored_tags
 from seq2seq.tokenizers.language_token import Directions
 from seq2seq.tokenizers.line_reader import LineReader
 from seq2seq.tokenizers.source import Source
@@ -91,7 +91,8 @@ class Translator(LineSearch):
         configure_process(threads)
         stored = read_stored_model(Path(path))
         tokenizers, recipe = stored.tokenizers, stored.recipe.into(target_language)
-        translator = Translator.from_recipe(stored, tokenizers, recipe, choose_device(device), precision)
+        translator = Translator.from_recipe(stored, tokenizers, recipe, choose_device(device), precision,
+                                            stored_tags(stored.metadata))
         others = [Translator.load(other, device, precision, threads) for other in ensemble]
         for other, other_path in zip(others, ensemble, strict=True):
             if not other.task.has_source:
@@ -118,9 +119,13 @@ class Translator(LineSearch):
 
     @staticmethod
     def from_recipe(model: StoredModel | Model, tokenizers: Tokenizers, recipe: Recipe, device: str,
-                    precision: str = "auto") -> Translator:
-        """Return a translator with the recipe's decoding options and a copy of `model` in `precision`; see `load`."""
-        reader = LineReader(directions_of_model(recipe, tokenizers.source), recipe.tags, recipe.data.context)
+                    precision: str = "auto", tags: Sequence[str] = ()) -> Translator:
+        """Return a translator with the recipe's decoding options and a copy of `model` in `precision`; see `load`.
+
+        tags: tags that the model knows, beyond those of the recipe.
+        """
+        known = tuple(dict.fromkeys((*recipe.tags, *tags)))
+        reader = LineReader(directions_of_model(recipe, tokenizers.source), known, recipe.data.context)
         return Translator(tokenizers, reader, recipe.decoding, recipe.max_input_pieces, device, recipe.task,
                           load_engine(model, precision, device), description=describe_model(model, recipe.model),
                           terms_inline=recipe.data.augmentation.terms > 0)
