@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from seq2seq.alignment.attention_picture import attention_map
+    from seq2seq.alignment.shown_maps import attention_weights
     from seq2seq.documents.translate_document import translate_document
     from seq2seq.errors import UserError
     from seq2seq.evaluation.learning_curves import plot_curves
@@ -16,10 +17,11 @@ if TYPE_CHECKING:
     from seq2seq.recipe import DecodingOptions, Recipe, load_recipe
     from seq2seq.tokenizers.source import Source
     from seq2seq.training.run import train
-    from seq2seq.translation.attention_maps import PairAttention, attention_weights
+    from seq2seq.translation.attention_maps import PairAttention
     from seq2seq.translation.generation import generate
     from seq2seq.translation.scoring import PairScore, pair_scores
-    from seq2seq.translation.translator import Translation, Translator
+    from seq2seq.translation.translation import Translation
+    from seq2seq.translation.translator import Translator
     from seq2seq.translation.worker_processes import TranslatorPool
 
 __version__ = "0.1.0"
@@ -37,10 +39,10 @@ if sys.platform == "linux":
 _MODULES = {
     "DecodingOptions": "recipe", "PairAttention": "translation.attention_maps",
     "PairScore": "translation.scoring", "Recipe": "recipe", "Source": "tokenizers.source",
-    "Translation": "translation.translator", "Translator": "translation.translator",
+    "Translation": "translation.translation", "Translator": "translation.translator",
     "TranslatorPool": "translation.worker_processes", "UserError": "errors",
     "attention_map": "alignment.attention_picture",
-    "attention_weights": "translation.attention_maps", "compare": "evaluation.significance",
+    "attention_weights": "alignment.shown_maps", "compare": "evaluation.significance",
     "corpus_scores": "evaluation.scores", "evaluate_tests": "evaluation.scores", "generate": "translation.generation",
     "load_recipe": "recipe", "pair_scores": "translation.scoring", "plot_curves": "evaluation.learning_curves",
     "rescore": "evaluation.rescoring", "train": "training.run",

@@ -2,6 +2,24 @@
 
 from dataclasses import replace
 
+from seq2seq.tokenizers.language_token import Directions
+from seq2seq.tokenizers.line_reader import LineReader
+from seq2seq.translation.protected_translation import ProtectedSearch
+
+
+class Protected:
+    """Translator that keeps tags, placeholders and terms. model: its search, an object with the method `translate`, and
+    with `languages` and `decoding`. settings: see `ProtectedSearch`."""
+
+    def __init__(self, model, **settings):
+        self.glossary = settings.get("glossary")
+        self.reader = LineReader(Directions(model.languages, (model.languages,), ()), context=model.context)
+        self.source = self.reader.source
+        self._search = ProtectedSearch(model.translate, model.languages, model.decoding, **settings)
+
+    def translate(self, lines, **options):
+        return self._search.translate(list(self.reader.number(lines)), **options)
+
 
 def translated(document, translate=str.upper, language="en"):
     """Return a document with the text of each block changed; tags keep their positions."""

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import seq2seq
-from seq2seq.documents.glossary import Glossary
+from seq2seq.data.glossary import Glossary
 from seq2seq.errors import UserError
 from seq2seq.files import MAX_NESTING, NotJson, NotZip, open_regular, open_zip, parse_json, regular_bytes
 from seq2seq.serve.limits import read_keys

@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 
 from seq2seq.data.alignment_links import AlignmentSettings
+from seq2seq.data.inline_tags import Tag, pair_tags
 from seq2seq.data.line_splitting import alignment_units
-from seq2seq.documents.block import Tag, pair_tags
-from seq2seq.documents.placement import place_tags
 from seq2seq.translation.attention_maps import compute_pair_attention
+from seq2seq.translation.placement import place_tags
 
 TAG = re.compile(r"<(?P<end>/?)(?P<name>[a-zA-Z][^\s/<>]*)[^<>]*?(?P<alone>/?)>")
 Spans = dict[str, list[tuple[int, int]]]

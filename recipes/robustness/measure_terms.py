@@ -17,11 +17,10 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+from seq2seq.data.glossary import Glossary, Term
 from seq2seq.data.line_splitting import alignment_units
 from seq2seq.data.word_alignment import WordAligner
 from seq2seq.documents.adherence import adherence
-from seq2seq.documents.glossary import Glossary, Term
-from seq2seq.documents.protected_translation import ProtectedTranslator
 from seq2seq.evaluation.scores import corpus_scores
 from seq2seq.translation.translator import Translator
 
@@ -60,8 +59,8 @@ def measure(pairs: list[tuple[str, str]], translator: Translator, glossary: Glos
     if not used:
         found = translator.translate(sources)
     else:
-        protected = ProtectedTranslator(translator, glossary=glossary, terms_inline=inline)
-        found = (protected if required else replace(protected, retries=False)).translate(sources)
+        with_terms = replace(translator.protecting(glossary=glossary), terms_inline=inline, retries=required)
+        found = with_terms.translate(sources)
     seconds = time.monotonic() - began
     texts = [best.text for best, *_ in found]
     scores = adherence(glossary, sources, texts)

@@ -17,13 +17,13 @@ from seq2seq.alignment.shown_maps import (
     SPACE,
     AttentionMapSelection,
     Label,
-    maps_of_kind,
+    attention_weights,
     rows_and_columns,
 )
-from seq2seq.data.alignment_links import KINDS, AlignmentSettings, Kind, measured_aligner
+from seq2seq.data.alignment_links import KINDS, AlignmentSettings, Kind
 from seq2seq.evaluation.learning_curves import as_png, new_figure
 from seq2seq.files import real_path
-from seq2seq.translation.attention_maps import PairAttention, attention_weights
+from seq2seq.translation.attention_maps import PairAttention, maps_of_kind
 from seq2seq.translation.translator import Translator
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def map_of_sentence(translator: Translator, source: str, target: str | None = No
     pair = attention_weights(translator, source, target)
     in_model: list[Kind] = [name for name in KINDS if name in pair.maps]
     shown = kind or (in_model or [KINDS[0]])[0]
-    best = measured_aligner(translator.directory) if shown == "cross" and translator.directory else AlignmentSettings()
+    best = translator.aligner if shown == "cross" else AlignmentSettings()
     selection = AttentionMapSelection(shown, layer or best.layer or len(maps_of_kind(pair, shown)), head or best.head)
     selection.maps(pair)                                            # raises UserError for an invalid selection
     return pair, selection

@@ -9,8 +9,15 @@ from typing import Literal
 import numpy as np
 
 from seq2seq.data.alignment_links import Kind
-from seq2seq.errors import UserError
-from seq2seq.translation.attention_maps import PairAttention, TokenizedLine
+from seq2seq.errors import CorpusError, UserError
+from seq2seq.translation.attention_maps import (
+    PairAttention,
+    TokenizedLine,
+    compute_pair_attention,
+    maps_of_kind,
+    select_map,
+)
+from seq2seq.translation.translator import Translator
 
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")                                         # sentencepiece's byte-fallback pieces
 SPACE = "▁"
@@ -45,6 +52,32 @@ COLUMNS: dict[Kind, tuple[str, str, str]] = {
 NAMES: dict[Kind, str] = {
     "cross": "Cross-attention", "encoder": "Encoder self-attention", "decoder": "Decoder self-attention",
     "context": "Attention to the context"}
+
+
+def attention_weights(translator: Translator, source: str, target: str | None = None) -> PairAttention:
+    """Return the attention weights of a sentence and its translation as arrays.
+
+    >>> pair = seq2seq.attention_weights(translator, "Ein Hund läuft.")
+    >>> mean_of_heads = pair.maps["cross"][-1].mean(0)      # of the last layer: rows pair.target.pieces and </s>
+
+    Args:
+        source: the sentence; for a language model, its text.
+        target: its translation; None: that of the model.
+    Raises:
+        UserError: a language model gets a target.
+        CorpusError: the sentence is too long for the model.
+    """
+    if not translator.task.has_source:
+        if target:
+            raise UserError(f"{translator.directory} is a language model, which reads one text; leave the target out.")
+        texts = "", source
+    else:
+        texts = source, target or translator.translate([source])[0][0].text.strip()
+    try:
+        ((_, pair),) = compute_pair_attention(translator, [texts])
+    except ValueError as error:
+        raise CorpusError(f"{error}. Give a shorter sentence.") from error
+    return pair
 
 
 def labels(line: TokenizedLine) -> list[Label]:
@@ -99,37 +132,3 @@ class AttentionMapSelection:
                  select_map(maps, self.kind, layer, head))
                 for layer in (range(1, layers + 1) if self.layer == "all" else [self.layer])
                 for head in (["mean", *range(1, heads + 1)] if self.head == "all" else [self.head])]
-
-
-def maps_of_kind(pair: PairAttention, kind: Kind) -> np.ndarray:
-    """Return the maps of one kind of attention, (layers, heads, queries, keys).
-
-    Raises:
-        UserError: the model has no attention of this kind.
-    """
-    if kind not in pair.maps:
-        others = f"; it has {' and '.join(pair.maps)}" if pair.maps else ""
-        raise UserError(f"this model has no {kind} attention{others}.")
-    return pair.maps[kind]
-
-
-def select_map(maps: np.ndarray, kind: Kind, layer: int, head: int | Literal["mean"]) -> np.ndarray:
-    """Return the weights of one head of a layer, or the mean of the weights of its heads: (queries, keys).
-
-    Raises:
-        UserError: there is no such layer or head.
-    """
-    layers, heads = maps.shape[:2]
-    if not 1 <= layer <= layers:
-        raise UserError(f"layer {layer}: the {kind} attention of this model has {_number_range('layer', layers)}.")
-    if head == "mean":
-        mean: np.ndarray = maps[layer - 1].mean(0)
-        return mean
-    if not 1 <= head <= heads:
-        raise UserError(f"head {head}: each layer of this model has {_number_range('head', heads)}. Choose one, or "
-                        "mean.")
-    return maps[layer - 1, head - 1]
-
-
-def _number_range(noun: str, count: int) -> str:
-    return f"only {noun} 1" if count == 1 else f"{noun}s 1 to {count}"

@@ -58,7 +58,8 @@ from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.training.log_lines import print_int8
 from seq2seq.training.run import train
 from seq2seq.training.validation import scored_pairs
-from seq2seq.translation.translator import Translation, Translator
+from seq2seq.translation.translation import Translation
+from seq2seq.translation.translator import Translator
 from seq2seq.translation.unfinished_output import INPUTS, recorded_inputs
 
 TEXT, TRAINING, RECIPE_FILE = "text", "training", "recipe.yaml"
@@ -174,7 +175,9 @@ def adapt(model: Path, domain: Sequence[Path], output: Path, *, general: Sequenc
 
     def translator(share: float) -> Translator:
         weights = as_arrays(interpolated(old, new, share))
-        return Translator.of_model(StoredModel(None, adapted_recipe, tokenizers, weights, {}), device, "reference")
+        # The metadata have the tags that the model knows, and how it aligns words.
+        average = StoredModel(None, adapted_recipe, tokenizers, weights, trained.metadata)
+        return Translator.of_model(average, device, "reference")
 
     def scores(average: Translator, translated: list[list[str]]) -> list[Score]:
         """Return the scores on the validation text of the domain, and on general validation text. Append the

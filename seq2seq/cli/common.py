@@ -139,11 +139,20 @@ def require_no_bundle(output: Path, overwrite: bool) -> None:
 
 
 def load_translator(model: Path, device: str, precision: Precision, threads: int | None,
-                    target_language: str | None = None) -> Translator:
+                    target_language: str | None = None, tag: str | None = None) -> Translator:
     """Load a model with the options of the command line."""
     from seq2seq.translation.translator import Translator
 
-    return Translator.load(model, device, precision.value, threads, target_language=target_language)
+    return Translator.load(model, device, precision.value, threads, target_language=target_language).tagged(tag)
+
+
+def with_glossary(translator: Translator, path: Path | None) -> Translator:
+    """Return a translator that also keeps the terms of a glossary; see `Glossary.read`. None: there is none."""
+    from seq2seq.data.glossary import Glossary
+
+    if path is None:
+        return translator
+    return translator.protecting(glossary=Glossary.read(path, *translator.languages.pair))
 
 
 def precision_hint(chosen: Precision, used: Collection[str]) -> str:

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from seq2seq import console
-from seq2seq.cli.common import load_translator, print_json, print_table, require_code, scores_as_text
-from seq2seq.cli.options import FORMAT, Device, Metric, Precision, PrecisionOption, TextOrJson, Threads, examples
+from seq2seq.cli.common import load_translator, print_json, print_table, require_code, scores_as_text, with_glossary
+from seq2seq.cli.options import (
+    FORMAT,
+    Device,
+    LineTag,
+    Metric,
+    Precision,
+    PrecisionOption,
+    TextOrJson,
+    Threads,
+    examples,
+)
 from seq2seq.data.parallel_text import require_as_many_lines
 from seq2seq.errors import UserError
 from seq2seq.files import STANDARD_INPUT
@@ -19,6 +30,7 @@ from seq2seq.files import STANDARD_INPUT
 if TYPE_CHECKING:
     from seq2seq.evaluation.scores import Score
     from seq2seq.tokenizers.source import Source
+    from seq2seq.translation.translator import Translator
 
 
 class Paired(StrEnum):
@@ -75,6 +87,7 @@ def evaluate(
         metavar="METRIC", help="Metric to compute: bleu, chrf, ter, or exact (percentage of lines that equal "
         "their reference). Can be repeated.",
         show_default="bleu, chrf and ter; on the recipe's test sets, the recipe's metrics")] = None,
+    tag: LineTag = None,
     format: Annotated[TextOrJson, typer.Option(help="Format of the scores.", rich_help_panel=FORMAT)] =
         TextOrJson.text,
     device: Device = "auto",
@@ -106,6 +119,8 @@ def evaluate(
         raise UserError("--glossary is for the translations of a MODEL. Leave out --hypothesis, --baseline and --text.")
     if baseline is not None and (text is not None or metric and Metric.exact in metric):
         raise UserError("--baseline compares translations by bleu, chrf and ter. Leave out --text and --metric exact.")
+    if tag is not None and (model is None or text is not None):
+        raise UserError("--tag is for the text that a MODEL translates. Leave out --hypothesis and --text.")
     if text is not None and metric:
         raise UserError(f"--metric {metric[0].value} is for translations; --text is evaluated by perplexity. Leave one "
                         "of them out.")
@@ -115,13 +130,13 @@ def evaluate(
     chosen_metrics = tuple(dict.fromkeys(one.value for one in metric)) if metric else None
     metrics = chosen_metrics or scoring.METRICS
     test = {"test": (paired or Paired.bootstrap).value, "samples": samples or 0}
-    loading = (device, precision, threads)
+    load = partial(load_translator, device=device, precision=precision, threads=threads, tag=tag)
     if trials:
         assert model is not None, "--try was refused without a model"
-        _try(model, trials, source, references, language, metric, test, loading, format)
+        _try(model, trials, source, references, language, metric, test, load, format)
         return
     if baseline is not None:
-        _compare(hypothesis or model, baseline, source, references, language, {"metrics": metrics, **test}, loading,
+        _compare(hypothesis or model, baseline, source, references, language, {"metrics": metrics, **test}, load,
                  format)
         return
     if hypothesis is not None:
@@ -129,11 +144,10 @@ def evaluate(
         return
     assert model is not None, "_require_consistent_options guarantees a model or a hypothesis"
     from seq2seq.documents.adherence import adherence_of, evaluate_tests_with_glossary
-    from seq2seq.documents.translate_document import protected
 
     if text is not None:
         lines = read_texts(text)
-        translator = load_translator(model, device, precision, threads)
+        translator = load(model)
         if translator.task.has_source:
             raise UserError(f"--text is for a language model; {model} translates. Give --source and --reference.")
         print_scores(scoring.perplexities(translator, [("", line) for line in lines]), format)
@@ -143,13 +157,13 @@ def evaluate(
         require_as_many_lines([str(path) for path in (source, *references)], *map(len, (texts, *streams)))
         for path, lines in zip(references, streams, strict=True):
             scoring.warn_about_lines(str(path), lines)
-        translator = load_translator(model, device, precision, threads, language)
-        safe = protected(translator, glossary) if glossary else None
+        translator = load(model, target_language=language)
+        translator = with_glossary(translator, glossary)
         scoring.announce(translator, len(texts), str(source))
         with console.progress("translating", len(texts)) as advance:
-            n_best = (safe or translator).translate(texts, progress=advance)
+            n_best = translator.translate(texts, progress=advance)
         scoring.warn_about_unseen(str(source), n_best)
-        terms = adherence_of(safe, texts, n_best) if safe else {}
+        terms = adherence_of(translator, texts, n_best) if glossary else {}
         scores = scoring.corpus_scores([best.text for best, *_ in n_best], streams, translator.languages.target,
                                        metrics, names=[str(source), *map(str, references)],
                                        precision=translator.precision)
@@ -168,15 +182,15 @@ def evaluate(
     bundle = resolve_model_path(model)
     weights = weights_checksum(bundle)                              # a training may replace the model meanwhile
     recipe = recipe_with_tests(bundle)
-    translator = load_translator(model, device, precision, threads)
+    translator = load(model)
     by_test = scoring.evaluate_tests(translator, recipe, chosen_metrics) if glossary is None else \
-        evaluate_tests_with_glossary(translator, protected(translator, glossary), recipe, chosen_metrics)
+        evaluate_tests_with_glossary(with_glossary(translator, glossary), recipe, chosen_metrics)
     as_values = {test: scoring.to_dict(scores) for test, scores in by_test.items()}
     if format is TextOrJson.json:
         print_json(as_values)
     else:
         print_table(scores_as_text(by_test))
-    if chosen_metrics or glossary:                  # with --metric or --glossary, scores are not checked or stored
+    if chosen_metrics or glossary or tag:           # scores of other metrics or translations are not checked or stored
         return
     for warning in scoring.check_expected(by_test, recipe.expected):
         console.warn(warning)
@@ -189,9 +203,9 @@ def evaluate(
 
 
 def _try(model: Path, settings: Sequence[str], source: Path | None, references: Sequence[Path], language: str | None,
-         metric: Sequence[Metric] | None, test: dict[str, Any], loading: tuple[str, Precision, int | None],
+         metric: Sequence[Metric] | None, test: dict[str, Any], load: Callable[..., Translator],
          format: TextOrJson) -> None:
-    """Print the scores of values of the section `decoding`. For loading, see `_compare`."""
+    """Print the scores of values of the section `decoding`. For load, see `_compare`."""
     from seq2seq.data.corpus import read_texts
     from seq2seq.evaluation import decoding_trials
     from seq2seq.evaluation.scores import METRICS, announce
@@ -212,7 +226,7 @@ def _try(model: Path, settings: Sequence[str], source: Path | None, references: 
     else:
         sources, reference, target = decoding_trials.validation_set(bundle, language)
         streams = [reference]
-    translator = load_translator(model, *loading, language)
+    translator = load(model, target_language=language)
     announce(translator, len(sources), str(source or "the validation set"))
     found = decoding_trials.compare_options(translator, sources, streams, target, trials, chosen, **test)
     if format is TextOrJson.json:
@@ -225,16 +239,16 @@ def _try(model: Path, settings: Sequence[str], source: Path | None, references: 
 
 
 def _compare(system: Path | None, baseline: Path, source: Path | None, references: Sequence[Path],
-             language: str | None, test: dict[str, Any], loading: tuple[str, Precision, int | None],
+             language: str | None, test: dict[str, Any], load: Callable[..., Translator],
              format: TextOrJson) -> None:
     """Print the scores of two systems and the significance of their difference. For the arguments, see
-    `compare_systems`. loading: arguments `device`, `precision` and `threads` of `load_translator`."""
+    `compare_systems`. load: `load_translator` with the options of the command line."""
     from seq2seq.evaluation.significance import comparison_to_dict, format_comparison
     from seq2seq.evaluation.two_systems import compare_systems
 
     assert system is not None, "_require_consistent_options guarantees a model or a hypothesis"
     comparisons = compare_systems(system, baseline, source, references, language,
-                                  lambda path: load_translator(path, *loading, language), **test)
+                                  partial(load, target_language=language), **test)
     if format is TextOrJson.json:
         by_test = {name: comparison_to_dict(comparison) for name, comparison in comparisons.items()}
         print_json(by_test.get("", by_test))

@@ -205,5 +205,8 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existin
 TargetLanguage = Annotated[str | None, typer.Option(
     metavar="CODE", help="Language to translate into, if the model has several target languages.",
     show_default="the recipe's")]
+LineTag = Annotated[str | None, typer.Option(
+    "--tag", metavar="TAG", help="Tag of all lines: one of those in data.train of the model's recipe, such as '<law>'.",
+    show_default="that with which a line begins")]
 Threads = Annotated[int | None, typer.Option(
     metavar="N", min=1, max=1024, help="Number of CPU threads.", show_default="one per core", rich_help_panel=MACHINE)]

@@ -47,8 +47,8 @@ def report(
     n-grams that are too frequent or too rare, faults, calibration of confidence, and settings that differ. Sentences
     can be searched, and sorted by the difference in chrF. The page is one file and loads nothing from the network.
     """
+    from seq2seq.data.glossary import Glossary
     from seq2seq.documents.adherence import report_columns
-    from seq2seq.documents.glossary import Glossary
     from seq2seq.evaluation.report_page import page
     from seq2seq.evaluation.systems import read_scores, read_system, read_tests, tell_apart, training_frequencies
     from seq2seq.translation.text_io import writing

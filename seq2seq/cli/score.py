@@ -12,6 +12,7 @@ from seq2seq.cli.common import bar, json_line, load_translator, too_long
 from seq2seq.cli.options import (
     FORMAT,
     Device,
+    LineTag,
     Model,
     Precision,
     PrecisionOption,
@@ -46,6 +47,7 @@ def score(
         help="text: a number for each pair. jsonl: a JSON object for each pair.", rich_help_panel=FORMAT)] =
         TextOrLines.text,
     target_language: TargetLanguage = None,
+    tag: LineTag = None,
     device: Device = "auto",
     precision: PrecisionOption = Precision.fp32,
     threads: Threads = None,
@@ -62,7 +64,7 @@ def score(
         output = stack.enter_context(writing(None))
         input_names = [text.name for text in inputs]
         require_as_many_lines(input_names, *(text.total for text in inputs))
-        translator = load_translator(model, device, precision, threads, target_language)
+        translator = load_translator(model, device, precision, threads, target_language, tag)
         _require_sides(translator, model, target)
         advance = stack.enter_context(bar("scoring", inputs[0], output))
         from seq2seq.tokenizers.canonical_text import is_blank
@@ -70,12 +72,13 @@ def score(
         from seq2seq.tokenizers.source import as_source
         from seq2seq.translation.scoring import pair_scores
 
-        previous = PreviousSentences(translator.context)
+        reader, previous = translator.reader, PreviousSentences(translator.context)
         one_sided = LineWarnings(" and ".join(input_names), "pairs have text on only one side")
         unseen = UnseenCharacters(inputs[0].name)
         for block in blocks(zip_parallel(input_names, *inputs), PAIRS_PER_BLOCK):
             # A language model has an empty source.
-            pairs = [("" if len(lines) == 1 else previous.source(lines[0].text), lines[-1].text) for lines in block]
+            pairs = [("" if len(lines) == 1 else previous.source(reader.source(lines[0].text)), lines[-1].text)
+                     for lines in block]
             for (line, *_), (source_text, target_text) in zip(block, pairs, strict=True):
                 if target and is_blank(as_source(source_text).text) != is_blank(target_text):
                     one_sided.warn(line.place, "only one side has text; the other one is scored as an empty text")

@@ -27,6 +27,7 @@ from seq2seq.cli.options import (
     BeamSize,
     DecodingSettings,
     Device,
+    LineTag,
     Model,
     Precision,
     PrecisionOption,
@@ -74,7 +75,8 @@ from seq2seq.translation.unfinished_output import UnfinishedOutput, how_to_resum
 if TYPE_CHECKING:
     from seq2seq.recipe import DecodingSection
     from seq2seq.tokenizers.source import Source
-    from seq2seq.translation.translator import Translation, Translator
+    from seq2seq.translation.translation import Translation
+    from seq2seq.translation.translator import Translator
     from seq2seq.translation.worker_processes import TranslatorPool
 
 TORCHRUN_STOP_SECONDS = 15
@@ -93,6 +95,7 @@ EXAMPLES = examples("seq2seq translate runs/multi30k_de_en < test.de > test.en",
                     "seq2seq translate model test.de --require phrases.tsv --beam-size 10",
                     "seq2seq translate model test.de --ensemble model2 --fusion language_model --fusion-weight 0.1",
                     "seq2seq translate model test.de --target-language fr --output test.fr",
+                    "seq2seq translate model contract.de --tag '<law>' --output contract.en",
                     "seq2seq translate model corpus.de.gz --output corpus.en --workers 8 --resume",
                     "seq2seq translate model page.html --output page.en.html --glossary terms.tsv",
                     "torchrun --nproc-per-node 8 -m seq2seq translate model corpus.de --output corpus.en --resume",
@@ -128,6 +131,7 @@ def translate(
         f"{', '.join(name for name in FORMATS if name != 'text')} or text (paragraphs). Only the "
         "text of the document is translated. lines: INPUT has one sentence per line, whatever its name.")] = None,
     target_language: TargetLanguage = None,
+    tag: LineTag = None,
     max_line_bytes: Annotated[int, typer.Option(
         metavar="N", min=1, help="Maximum length of a line in bytes; a longer line is an error.")] = MAX_LINE_BYTES,
     output: Annotated[Path | None, typer.Option(
@@ -209,8 +213,9 @@ def translate(
         settings, format, ensemble, fusion, n_best=n_best, beam_size=beam_size, length_penalty=length_penalty,
         safety_net=safety_net, word_confidence=word_confidence or None, forbid=tuple(forbid) if forbid else None,
         sampling=sampling, temperature=temperature, top_p=top_p, seed=seed, fusion_weight=fusion_weight)
-    from seq2seq.documents.placeholders import Placeholders
-    from seq2seq.documents.translate_document import divide_document, model_recipe, protected, read_document
+    from seq2seq.data.glossary import Glossary
+    from seq2seq.data.placeholders import Placeholders
+    from seq2seq.documents.translate_document import divide_document, model_recipe, read_document
     from seq2seq.translation.output_faults import NOT_TRANSLATED
     from seq2seq.translation.sources import constrained_sources, growing_blocks
     from seq2seq.translation.worker_processes import device_of_worker
@@ -237,8 +242,11 @@ def translate(
         require_as_many_lines([text.name for text in inputs], *(text.total for text in inputs))
         recipe = model_recipe(model, target_language)
         name = str(path or "standard input")
+        # Documents keep placeholders, also without the safety net.
+        kept = Placeholders(placeholder or ()) if placeholder or document else None
         divided = divide_document(contents, document, name, recipe.languages, recipe.data.context,
-                                  Placeholders(placeholder or ())) if document else None
+                                  kept or Placeholders()) if document else None
+        terms = None if glossary is None else Glossary.read(glossary, *recipe.languages.pair)
         lines = _as_lines(divided.sentences, name) if divided else opened[0]
         if path is None and may_be_document:
             lines.check = partial(require_lines, name)
@@ -248,21 +256,21 @@ def translate(
             _translators(model, device, precision, threads, workers,
                          {"ensemble": ensemble or (), "fusion": fusion, "target_language": target_language}))
         decoding = _checked_decoding(translator, overrides, require is not None)
-        safe = protected(translator, glossary, placeholder or ())
+        translator = translator.protecting(kept, terms)
+        reader = translator.reader.tagged(tag)
         unfinished.begin({
             **_output_inputs(translator, [model, *(ensemble or ()), *([fusion] if fusion else ())], decoding),
             "format": format.value, "threads": threads, "workers": workers, "document": document,
             "glossary": glossary and sha256_of(glossary), "placeholder": placeholder,
-            "target_language": target_language})
-        keeps_placeholders = bool(divided is not None or glossary is not None or placeholder
-                                  or decoding.safety_net and recipe.task.target_is_text)
+            "target_language": target_language, "tag": tag})
         if lines.live:
             console.print_message("Type a line and press Enter; Ctrl-D ends the input.")
-        language = recipe.languages.target if divided else ""                   # language tokens in a document are text
-        sources = stop.interruptible(constrained_sources(lines, prefixes, phrases, translator.context, language))
+        # Language tokens and tags in a document are text.
+        language, no_tag = (recipe.languages.target, "") if divided else ("", None)
+        sources = stop.interruptible(constrained_sources(lines, prefixes, phrases, reader, language, no_tag))
         stop.message = how_to_resume(unfinished)
         warnings = _Warnings(lines.name, divided.places if divided else None,
-                             () if divided else translator.directions.codes, decoding.n_best)
+                             () if divided else reader.directions.codes, decoding.n_best)
         blocks = unfinished.pending(growing_blocks(sources, 1 if lines.live else BLOCK_LINES * workers))
 
         def output_of(line: Line, n_best: Sequence[Translation]) -> str:
@@ -270,7 +278,7 @@ def translate(
                 return json_line(_translation_record(line, n_best, decoding)) + line.ending[-1:]
             return n_best[0].text + ("\n" if divided else line.ending)
 
-        translate_block = partial((safe if keeps_placeholders else translator).translate, **overrides.values)
+        translate_block = partial(translator.translate, **overrides.values)
         _translate_blocks(translate_block, blocks, lines, unfinished, output_of, warnings, stop)
         if unfinished.output is not None:
             finished = stop.interruptible(unfinished.blocks())
@@ -278,8 +286,9 @@ def translate(
                 for place, problem in divided.unread:
                     warnings.faulty.warn(place, f"{NOT_TRANSLATED}: {problem}")
                 with naming(name):
-                    unfinished.output.write(divided.join(b"".join(finished).decode().split("\n")[:-1],
-                                                         recipe.languages.target, safe.align, warnings.faulty.warn))
+                    translations = b"".join(finished).decode().split("\n")[:-1]
+                    unfinished.output.write(divided.join(translations, recipe.languages.target, translator.align,
+                                                         warnings.faulty.warn))
             else:
                 for data in finished:
                     unfinished.output.write(data)
@@ -550,7 +559,7 @@ class _Warnings:
 
 
 def _translation_record(line: Line, n_best: Sequence[Translation], decoding: DecodingSection) -> dict[str, Any]:
-    from seq2seq.translation.translator import TERM_REPORTS
+    from seq2seq.translation.translation import TERM_REPORTS
 
     best, with_words = n_best[0], decoding.word_confidence
     record = {"line": line.number, "source": line.text, "translation": best.text, "score": best.score,

@@ -66,7 +66,7 @@ def clean(pairs: Iterable[Pair], cleaning: Cleaning, counts: Counts, sides: int 
 def pair_digest(languages: Languages | None, source: Source, target: str) -> bytes:
     """Return a 64-bit hash of a pair without its context. Equal pairs are duplicates."""
     codes = languages.codes if languages else ()
-    text = "\n".join((*codes, source.language, source.tag, source.text, target))
+    text = "\n".join((*codes, source.language, source.tag or "", source.text, target))
     return hashlib.blake2b(text.encode(), digest_size=8).digest()
 
 

@@ -208,7 +208,7 @@ def read_corpus(spec: Corpus, directory: Path, counts: Counts | None = None, con
     if spec.form == "hub":
         rows = _with_checksum(rows, counts)
     previous, document = PreviousSentences(context), ""
-    line = Source("", language=language, tag=spec.tag or "")
+    line = Source("", language=language, tag=spec.tag)
     for number, texts in rows:
         counts.lines += 1
         if number == 1:

@@ -25,6 +25,15 @@ from seq2seq.tokenizers.canonical_text import is_blank
 SENTENCE_MARKS = ".!?…\u0589\u061f\u06d4\u0964\u0965\u104b\u1362\u1367\u17d4\u17d5"
 SENTENCE_END = re.compile(rf"(?<=[{SENTENCE_MARKS}])[\"'”’»)\]]*\s+|(?<=[。！？])[。！？…”’」』）]*\s*")
 WHITE_SPACE = re.compile(r"\s+")
+# Abbreviations of several European languages, in lower case. A period after them does not end a sentence.
+_ABBREVIATION_LIST = """
+abs approx art bd bspw bzw ca cf corp d.h dept dott dr e.g fig fr hr hrn i.e inc ing inkl jr ltd mlle mme mr mrs ms nr
+o.ä pp prof sig sr sra st u.a vgl vs z.b zzgl
+"""
+_ABBREVIATIONS = frozenset(_ABBREVIATION_LIST.split())
+_LAST_WORD = re.compile(r"([^\W_]+(?:\.[^\W_]+)*)\.$")
+LOOK_BACK = 40
+"""Number of characters before the end of a sentence in which an abbreviation is looked for."""
 
 Span = tuple[int, int]
 """Character offsets in a line, (begin, end)."""
@@ -184,3 +193,10 @@ def join_translations(parts: list[tuple[str, str]], target_language: str) -> str
             blank = gap.strip(" ") == ""
             joined += ("" if spaceless else gap or " ") if blank else gap
     return joined
+
+
+def ends_in_abbreviation(text: str, end: int) -> bool:
+    """Return True if an abbreviation or a single letter with a period ends at `end` (J. Smith, z. B.)."""
+    word = _LAST_WORD.search(text[max(0, end - LOOK_BACK):end])
+    last = word[1].lower() if word else ""
+    return last in _ABBREVIATIONS or len(last) == 1 and last.isalpha()

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import string
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations, compress
@@ -27,7 +27,13 @@ from seq2seq.languages import same_code
 from seq2seq.recipe import KEYS_WITHOUT_EFFECT, Corpus, Recipe
 from seq2seq.recipe.task import TRANSLATION
 from seq2seq.storage.atomic import replace_directory
-from seq2seq.storage.checkpoints import bundle_metadata, list_checkpoints, resolve_model_path, stored_characters
+from seq2seq.storage.checkpoints import (
+    bundle_metadata,
+    list_checkpoints,
+    resolve_model_path,
+    stored_characters,
+    stored_tags,
+)
 from seq2seq.storage.directories import as_json, crc32_of, digest, read_file, with_checksum
 from seq2seq.storage.tokenizer_files import checksums_of, tokenizers_of_model, tokenizers_of_run
 from seq2seq.tokenizers.canonical_text import canonical
@@ -92,12 +98,21 @@ def cleaned(spec: Corpus, recipe: Recipe, counts: Counts, seen: set[bytes] | Non
     counts: updated with the numbers of lines read and dropped. seen: hashes of the pairs of earlier corpora, see
     `clean`. tokenizers: tokenizers of the model; None: those that the recipe's section describes.
     """
-    pairs = read_pairs(recipe, spec, counts)
+    pairs = _without_faulty(read_pairs(recipe, spec, counts), spec.faulty, counts)
     normalize = ((canonical if recipe.tokenizer.is_canonical else str.strip,) * 2 if tokenizers is None else
                  (tokenizers.source.normalized, tokenizers.target.normalized))
     for number, source, target in clean(pairs, recipe.data.cleaning, counts, len(spec.sides),
                                         recipe.languages_of(spec), normalize, seen):
         yield number, replace(source, context=()) if source.context and _is_isolated(number) else source, target
+
+
+def _without_faulty(pairs: Iterator[Pair], faulty: Mapping[int, str], counts: Counts) -> Iterator[Pair]:
+    """Yield the pairs except those of lines in `faulty` (see `Corpus.faulty`), which are counted by their reason."""
+    for number, source, target in pairs:
+        if number in faulty:
+            counts.count_dropped(faulty[number], number)
+        else:
+            yield number, source, target
 
 
 def _is_isolated(line: int) -> bool:
@@ -371,6 +386,13 @@ def known_characters(recipe: Recipe) -> dict[str, set[str]]:
     before = ("", "") if start is None else [
         stored_characters(bundle_metadata(resolve_model_path(recipe.directory / start)), side) for side in SIDES]
     return {side: set("".join([*added, known])) for side, known in zip(SIDES, before, strict=True)}
+
+
+def known_tags(recipe: Recipe) -> tuple[str, ...]:
+    """Return the tags of the training corpora, and those of the model in `training.start_from`, which a model knows."""
+    start = recipe.training.start_from
+    before = () if start is None else stored_tags(bundle_metadata(resolve_model_path(recipe.directory / start)))
+    return tuple(dict.fromkeys((*recipe.tags, *before)))
 
 
 def prepared_text(text: TrainingText, directory: Path) -> Iterator[tuple[Source, str]]:

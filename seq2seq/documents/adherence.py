@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from seq2seq import console
-from seq2seq.documents.glossary import Glossary
-from seq2seq.documents.placeholders import Placeholders
-from seq2seq.documents.protected_translation import ProtectedTranslator
+from seq2seq.data.glossary import Glossary
+from seq2seq.data.placeholders import Placeholders
 from seq2seq.evaluation.scores import Score, evaluate_tests
 from seq2seq.recipe import Recipe
-from seq2seq.tokenizers.context import parse_context
 from seq2seq.tokenizers.source import Source
-from seq2seq.tokenizers.vocabulary import as_line
-from seq2seq.translation.translator import Translation, Translator
+from seq2seq.translation.translation import Translation
+from seq2seq.translation.translator import Translator
 
 
 def adherence(glossary: Glossary, sources: Sequence[str], translations: Sequence[str]) -> dict[str, Score]:
@@ -52,24 +51,24 @@ def report_columns(glossary: Glossary | None, sources: Sequence[str], translatio
     return columns
 
 
-def adherence_of(translator: ProtectedTranslator, lines: Sequence[str | Source],
-                 n_best: Sequence[Sequence[Translation]]) -> dict[str, Score]:
+def adherence_of(translator: Translator, lines: Sequence[str | Source], n_best: Sequence[Sequence[Translation]]
+                 ) -> dict[str, Score]:
     """Return the `adherence` of the best translations of a test set to the glossary of their translator. A warning says
-    if there is no term. lines: sources as the translator got them, so that they can have a context."""
+    if there is no term. lines: sources as the translator got them, so that they can have a context and a tag."""
     assert translator.glossary is not None
-    texts = [parse_context(line).text if translator.translator.context else as_line(line) for line in lines]
+    texts = [translator.source(line).text for line in lines]
     scores = adherence(translator.glossary, texts, [best.text for best, *_ in n_best])
     if not scores:
         console.warn("no source contains a term of the glossary, so adherence to the glossary is not scored")
     return scores
 
 
-def evaluate_tests_with_glossary(translator: Translator, safe: ProtectedTranslator, recipe: Recipe,
-                                 metrics: Sequence[str] | None = None) -> dict[str, dict[str, Score]]:
+def evaluate_tests_with_glossary(translator: Translator, recipe: Recipe, metrics: Sequence[str] | None = None
+                                 ) -> dict[str, dict[str, Score]]:
     """Return the scores of each test set in the recipe, with adherence to the glossary; see `scores.evaluate_tests`.
 
     The glossary is used for the test sets in the direction of the translator, because its terms are not words of other
-    source languages. safe: the translator with the glossary.
+    source languages. translator: with the glossary.
     """
     languages, tests = translator.languages, recipe.data.test
     other = [name for name, test in tests.items() if recipe.languages_of(test) != languages]
@@ -79,13 +78,13 @@ def evaluate_tests_with_glossary(translator: Translator, safe: ProtectedTranslat
     adherences: list[dict[str, Score]] = []                             # of each test set with the glossary
 
     def translate(lines: Sequence[str | Source], **options: Any) -> list[list[Translation]]:
-        n_best = safe.translate(lines, **options)
-        adherences.append(adherence_of(safe, lines, n_best))
+        n_best = translator.translate(lines, **options)
+        adherences.append(adherence_of(translator, lines, n_best))
         return n_best
 
     scores: dict[str, dict[str, Score]] = {}
     with_glossary = [name for name in tests if name not in other]
-    for names, function in ((with_glossary, translate), (other, None)):
+    for names, function in ((with_glossary, translate), (other, replace(translator, glossary=None).translate)):
         scores |= evaluate_tests(translator, recipe, metrics, function, names)
     for name, found in zip(with_glossary, adherences, strict=True):
         scores[name] |= found

@@ -7,11 +7,11 @@ sentences, placeholders, terms, translation, placement of the tags) are the same
 from __future__ import annotations
 
 import codecs
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
+from seq2seq.data.inline_tags import Tag, with_tags
 from seq2seq.errors import UserError
 
 MAX_BYTES = 100_000_000
@@ -30,28 +30,9 @@ MAX_DEPTH = 1_000
 
 IN_STRINGS = ("template", "bbcode", "strftime", "filter", "markdown-in-strings")
 """Syntaxes that the strings of any program may have; see `syntaxes`."""
-TagKind = Literal["open", "close", "alone", "break"]
-
 
 class DocumentError(UserError):
     """Error for a malformed or oversized document. If the place of the error is known, the message begins with it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tag:
-    """Inline tag.
-
-    position: index of the character of the block's text before which the tag stands. raw: the tag as it stands in the
-    document. kind: "alone" is an element without contents, such as an image; "break" is a line break, at which a
-    sentence ends. pair: number shared by an opening tag and its counterpart, the closing tag; None if it has none.
-    in_text: True if the tag is part of the block's text for the format, as `<b>` in a string of JSON.
-    """
-
-    position: int
-    raw: str
-    kind: TagKind = "alone"
-    pair: int | None = None
-    in_text: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +66,7 @@ class Block:
 
     def serialize(self, escape: Callable[[str], str]) -> str:
         """Return the text with its tags. escape: function that escapes a text for the format."""
-        parts, last = [], 0
-        for tag in self.tags:
-            parts += [escape(self.text[last:tag.position]), tag.raw]
-            last = tag.position
-        return "".join([*parts, escape(self.text[last:])])
+        return with_tags(self.text, self.tags, escape)
 
 
 class Document(Protocol):
@@ -110,41 +87,6 @@ class Document(Protocol):
 
         translations: one block for each of `blocks`, with each tag of the original block exactly once, well nested.
         """
-
-
-def pair_tags(tags: Sequence[tuple[int, str, TagKind, str]]) -> tuple[Tag, ...]:
-    """Return the tags with the number of the pair that each tag belongs to (`Tag.pair`).
-
-    Args:
-        tags: position, raw text, kind and name of each tag, in order. A closing tag is paired with the last unpaired
-            opening tag of the same name. Unpaired opening tags between these two tags stay without a counterpart.
-    """
-    ends = element_ends((kind, name) for _, _, kind, name in tags)
-    pairs = {index: begin for begin, end in ends.items() for index in (begin, end)}
-    return tuple(Tag(position, raw, kind, pairs.get(index)) for index, (position, raw, kind, _) in enumerate(tags))
-
-
-def element_ends(tags: Iterable[tuple[str, str]]) -> dict[int, int]:
-    """Return the index of the closing tag of each opening tag that has one, as in `pair_tags`. tags: kind and name."""
-    ends: dict[int, int] = {}
-    stack: list[tuple[int, str]] = []
-    open_names: Counter[str] = Counter()
-    for index, (kind, name) in enumerate(tags):
-        if kind == "open":
-            stack.append((index, name))
-            open_names[name] += 1
-        elif kind == "close" and open_names[name]:
-            opened = ""
-            while opened != name:
-                begin, opened = stack.pop()
-                open_names[opened] -= 1
-            ends[begin] = index
-    return ends
-
-
-def is_translatable(text: str) -> bool:
-    """Return True if a text has letters. Digits, punctuation and symbols alone are the same in all languages."""
-    return any(map(str.isalpha, text))
 
 
 def require_block_size(characters: int, place: str) -> None:

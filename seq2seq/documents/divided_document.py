@@ -11,27 +11,31 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from seq2seq.data.line_splitting import SENTENCE_END, DividedLine, Span, divide, join_translations, split_margins
-from seq2seq.documents.block import Block, Document, DocumentError, Tag, is_translatable
-from seq2seq.documents.placeholders import Placeholders
-from seq2seq.documents.placement import Align, align_words, place_tags, single_spaced, with_spaces
+from seq2seq.data.inline_tags import Tag
+from seq2seq.data.line_splitting import (
+    LOOK_BACK,
+    SENTENCE_END,
+    DividedLine,
+    Span,
+    divide,
+    ends_in_abbreviation,
+    join_translations,
+    split_margins,
+)
+from seq2seq.data.placeholders import Placeholders
+from seq2seq.data.spans import overlapping, replace_spans
+from seq2seq.documents.block import Block, Document, DocumentError
 from seq2seq.documents.preparation import Prepared, prepare
-from seq2seq.documents.spans import overlapping, replace_spans
 from seq2seq.documents.syntaxes import find_markup
+from seq2seq.tokenizers.canonical_text import is_translatable
+from seq2seq.tokenizers.line_reader import split_tag
 from seq2seq.translation.output_faults import LOST_PLACEHOLDER
+from seq2seq.translation.placement import Align, align_words, place_tags, single_spaced, with_spaces
 
 MAX_SENTENCES = 400_000
 """Maximum number of sentences of a document. Each sentence takes up to 2 kB of memory."""
-# Abbreviations of several European languages, in lower case. A period after them does not end a sentence.
-_ABBREVIATION_LIST = """
-abs approx art bd bspw bzw ca cf corp d.h dept dott dr e.g fig fr hr hrn i.e inc ing inkl jr ltd mlle mme mr mrs ms nr
-o.ä pp prof sig sr sra st u.a vgl vs z.b zzgl
-"""
-_ABBREVIATIONS = frozenset(_ABBREVIATION_LIST.split())
-_LAST_WORD = re.compile(r"([^\W_]+(?:\.[^\W_]+)*)\.$")
 _USAGE = re.compile(r"(?:\]|\b[A-Z]{2,})\.\.\.\s?\Z|\.\.\.\]\Z")
 """End of a repeated argument of a command, as in "cp [OPTION]... SOURCE... TARGET", with the next character."""
-_LOOK_BACK = 40
 _NOT_A_SPACE = re.compile(r"[ \t\u00a0]*+[\r\n]\s*+|[\t\u00a0]")
 _STANDARD = Placeholders()
 
@@ -61,14 +65,7 @@ def ends_sentence(text: str, end: int, begin_of_next: int) -> bool:
     No sentence ends after an abbreviation, after an argument of a command, or before a lower-case letter.
     """
     return begin_of_next < len(text) and not text[begin_of_next].islower() and not (
-        ends_in_abbreviation(text, end) or _USAGE.search(text[max(0, end - _LOOK_BACK):end + 1]))
-
-
-def ends_in_abbreviation(text: str, end: int) -> bool:
-    """Return True if an abbreviation or a single letter with a period ends at `end` (J. Smith, z. B.)."""
-    word = _LAST_WORD.search(text[max(0, end - _LOOK_BACK):end])
-    last = word[1].lower() if word else ""
-    return last in _ABBREVIATIONS or len(last) == 1 and last.isalpha()
+        ends_in_abbreviation(text, end) or _USAGE.search(text[max(0, end - LOOK_BACK):end + 1]))
 
 
 def split_sentences(line: str) -> DividedLine:
@@ -209,13 +206,16 @@ class DividedDocument:
     """Document divided into sentences.
 
     sentences: texts to translate, as `_plain` returns them. Sentences without letters are left out.
+    tags: tag of each of `sentences`, which is that of the corpora of a model with which its block begins; "": none.
     places: place in the document of the first occurrence of each of `sentences`, such as `line 12`.
     unread: place and problem of each message with branches that cannot be read, and so stays as it is.
     """
 
-    def __init__(self, document: Document, once: bool = False, placeholders: Placeholders = _STANDARD) -> None:
+    def __init__(self, document: Document, once: bool = False, placeholders: Placeholders = _STANDARD,
+                 tags: Sequence[str] = ()) -> None:
         """once: True if equal sentences stand only once in `sentences`, and so have the same translation.
-        placeholders: placeholders that the document must keep.
+        placeholders: placeholders that the document must keep. tags: tags with which a block without inline tags may
+        begin; such a tag is no part of its text.
 
         Raises:
             DocumentError: the document has too many sentences.
@@ -223,12 +223,15 @@ class DividedDocument:
         self._document, self._placeholders = document, placeholders
         self._blocks: list[_DividedPieces] = []
         self.sentences: list[str] = []
+        self.tags: list[str] = []
         self.places: list[str] = []
         self._indices: list[int] = []                                   # index in `sentences` of each sentence to join
         self.unread: list[tuple[str, str]] = []
-        first: dict[str, int] = {}
+        first: dict[tuple[str, str], int] = {}
         count = 0
         for block in document.blocks:
+            tag, text = ("", block.text) if block.tags else split_tag(block.text, tags)
+            block = replace(block, text=text) if tag else block
             try:
                 prepared = prepare(block)
             except DocumentError as error:
@@ -242,11 +245,12 @@ class DividedDocument:
                 raise DocumentError(f"{block.place or 'the document'}: the document has more than {MAX_SENTENCES:,} "
                                     "sentences. Divide it.")
             for text in [_plain(one, placeholders) for one in sentences if is_translatable(one.text)]:
-                if not once or text not in first:
-                    first[text] = len(self.sentences)
+                if not once or (tag, text) not in first:
+                    first[tag, text] = len(self.sentences)
                     self.sentences.append(text)
+                    self.tags.append(tag)
                     self.places.append(block.place)
-                self._indices.append(first[text])
+                self._indices.append(first[tag, text])
 
     @property
     def content(self) -> str:

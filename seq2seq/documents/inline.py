@@ -3,23 +3,10 @@ translation."""
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict, deque
 from collections.abc import Sequence
 
-from seq2seq.documents.block import Tag
-
-_VOID_LIST = "area base basefont bgsound br col embed frame hr img input link meta param source track wbr"
-VOID = frozenset(_VOID_LIST.split())
-"""Elements of HTML that have no contents and no end tag."""
-UNTRANSLATED = re.compile(r"\btranslate\s*=\s*[\"']?no\b|\bclass\s*=\s*[\"']?[^\"'>]*\bnotranslate\b", re.IGNORECASE)
-"""Attribute in a tag of HTML whose element is not translated."""
-
-
-def element_name(name: str) -> str:
-    """Return the name of an element in a string, in lower case if it can be one of HTML: `br` for `<BR>`, but `Link`
-    for `<Link>`, which is a component of React."""
-    return name.lower() if name.isupper() else name
+from seq2seq.data.inline_tags import Tag
 
 
 def find_core(text: str, tags: Sequence[Tag]) -> tuple[int, int, int, int]:

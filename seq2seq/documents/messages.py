@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
+from seq2seq.data.placeholders import Placeholders
+from seq2seq.data.spans import blanked
 from seq2seq.documents.block import DocumentError
-from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.plurals import (
     NUMBERS,
     gettext_rule,
@@ -26,7 +27,6 @@ from seq2seq.documents.plurals import (
     plural_rule,
     singular_forms,
 )
-from seq2seq.documents.spans import blanked
 from seq2seq.documents.syntaxes import find_markup
 
 _MAX_BRANCHES = 64

@@ -15,8 +15,8 @@ from babel.core import get_global
 from babel.messages.plurals import PLURALS
 from babel.plural import PluralRule
 
+from seq2seq.data.placeholders import Placeholders
 from seq2seq.documents.block import Block
-from seq2seq.documents.placeholders import Placeholders
 from seq2seq.languages import canonical, main_language
 
 Entry = TypeVar("Entry")

@@ -11,65 +11,21 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from seq2seq.data.inline_tags import Tag, TagKind, pair_tags
+from seq2seq.data.spans import overlapping
+from seq2seq.data.tags_in_text import Markup, tags_in_text
 from seq2seq.documents.access_keys import with_key, without_key
-from seq2seq.documents.block import Block, Tag, TagKind, element_ends, pair_tags
-from seq2seq.documents.inline import UNTRANSLATED, VOID, element_name
+from seq2seq.documents.block import Block
 from seq2seq.documents.messages import BranchedMessage, parse_message
-from seq2seq.documents.placeholders import Placeholders
-from seq2seq.documents.spans import blanked, overlapping
-from seq2seq.documents.syntaxes import NUMBERED, Markup, find_markup, literal_signs, numbered
+from seq2seq.documents.syntaxes import NUMBERED, find_markup, literal_signs, numbered
 
-# A slash at the end of an unquoted value, as in <a href=/x/>, does not end an empty element.
-_TAG = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z_][\w:.-]{0,80}|[0-9]{1,3})"
-                  r"(?P<rest>(?:\s(?:[^<>\"'/]|/(?!>)|(?<=[^\s\"'}])/|\"[^\"<]{0,2000}\"|'[^'<]{0,2000}'){0,400})?)"
-                  r"(?P<alone>/?)>|<!\[CDATA\[|\]\]>|<!--(?:(?!-->|<!--).){0,2000}-->", re.DOTALL)
-_ELEMENTS = {
-    "dividing": "address article aside blockquote br center dd details div dl dt fieldset figcaption figure footer "
-                "form h1 h2 h3 h4 h5 h6 header hr li main nav ol p section summary table tbody td tfoot th thead tr ul",
-    "not translated": "code kbd math pre samp script style svg tt var",
-}
-_BREAKS, _KEPT = (frozenset(names.split()) for names in _ELEMENTS.values())
 _FIRST_MARK = 0xF0000
 """First of the private characters that stand for the tags of a block while its branches are found."""
 _MARKS = re.compile("([\U000f0000-\U000ffffd])")
-_PLACEHOLDERS = Placeholders()
 _STAND_IN = re.compile(r"\{\d+\}")
 _SIGN_OR_STAND_IN = re.compile(r"\{\d+\}|([%{}])")
 _SIGNS = re.compile(r"[%{}<\[$~`*_|\\@&;]|\A\s*+\.")
 """Characters of which all branches, markup and access keys have one. Most texts have none of them."""
-
-
-def tags_in_text(text: str, hidden: Sequence[Markup] = ()) -> list[Markup]:
-    """Return the tags that a plain string contains, in order.
-
-    These are pairs of tags, empty elements and comments. An element that is not translated, such as `<code>`, is one
-    tag. A tag without its counterpart, such as `<name>` in "Hello <name>", is a placeholder. So is a tag inside of a
-    placeholder, such as `{{ "<b>" }}`. hidden: further spans in which there are no tags.
-    """
-    if "<" not in text:
-        return []
-    text = blanked(text, [(one.begin, one.end) for one in hidden])
-    text = blanked(text, [span for span in _PLACEHOLDERS.spans(text) if text[span[0]] != "<"])
-    found = [(match, element_name(match["name"] or "")) for match in _TAG.finditer(text)]
-    kinds: list[TagKind] = ["alone" if match["alone"] or name in VOID or not name else
-                            "close" if match["end"] else "open" for match, name in found]
-    names = [name for _, name in found]
-    ends = element_ends(zip(kinds, names, strict=True))
-    closed = set(ends.values())
-    markup: list[Markup] = []
-    index = 0
-    while index < len(found):
-        match, name = found[index]
-        last = index
-        if name in _BREAKS and (kinds[index] == "alone" or index in ends or index in closed):
-            markup.append(Markup(*match.span(), "break"))
-        elif index in ends and (name in _KEPT or UNTRANSLATED.search(match["rest"])):
-            last = ends[index]
-            markup.append(Markup(match.start(), found[last][0].end(), "alone"))
-        elif kinds[index] == "alone" or index in ends or index in closed:
-            markup.append(Markup(*match.span(), kinds[index], name))
-        index = last + 1
-    return markup
 
 
 def without_markup(block: Block, markup: Sequence[Markup]) -> tuple[Block, dict[str, str]]:

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
 
-from seq2seq.documents.block import Block, Tag, TagKind, is_translatable, pair_tags
+from seq2seq.data.inline_tags import Tag, TagKind, pair_tags
+from seq2seq.documents.block import Block
+from seq2seq.tokenizers.canonical_text import is_translatable
 
 
 @dataclass(slots=True)

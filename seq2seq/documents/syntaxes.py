@@ -10,30 +10,14 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Literal
 
-from seq2seq.documents.block import TagKind, element_ends
-from seq2seq.documents.spans import replace_spans
+from seq2seq.data.inline_tags import element_ends
+from seq2seq.data.spans import replace_spans
+from seq2seq.data.tags_in_text import Markup, MarkupKind
 from seq2seq.languages import SPACELESS
-
-MarkupKind = TagKind | Literal["value"]
-
-
-@dataclass(frozen=True, slots=True)
-class Markup:
-    """Part of a text that is kept.
-
-    begin, end: its span. kind: "value" stands for a word, such as `%B` of strftime; the others are those of a tag.
-    name: name that an opening tag and its closing tag share.
-    """
-
-    begin: int
-    end: int
-    kind: MarkupKind = "value"
-    name: str = ""
-
 
 _RuleKind = MarkupKind | Literal["pair"]
 _Rule = tuple[_RuleKind, str]

@@ -7,15 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Unpack
 
-import numpy as np
-
-from seq2seq.alignment.align import unit_weights
-from seq2seq.data.alignment_links import measured_aligner
+from seq2seq.data.glossary import Glossary
+from seq2seq.data.placeholders import Placeholders
 from seq2seq.documents.block import MAX_BYTES, require_size
 from seq2seq.documents.divided_document import DividedDocument
-from seq2seq.documents.glossary import Glossary
-from seq2seq.documents.placeholders import Placeholders
-from seq2seq.documents.protected_translation import ProtectedTranslator
 from seq2seq.documents.registry import SUFFIXES, format_of, naming, parse
 from seq2seq.errors import CorpusError, UserError
 from seq2seq.recipe import DecodingOptions, Languages, Recipe
@@ -23,22 +18,24 @@ from seq2seq.storage.checkpoints import resolve_model_path, stored_recipe
 from seq2seq.tokenizers.source import Source
 from seq2seq.translation.output_faults import NOT_TRANSLATED
 from seq2seq.translation.text_io import LineWarnings, UnseenCharacters
-from seq2seq.translation.translator import ReportProgress, Translator
+from seq2seq.translation.translation import ReportProgress
+from seq2seq.translation.translator import Translator
 from seq2seq.translation.worker_processes import TranslatorPool
 
 
-def translate_document(translator: Translator | TranslatorPool | ProtectedTranslator, document: Path | str | bytes,
+def translate_document(translator: Translator | TranslatorPool, document: Path | str | bytes,
                        format: str | None = None, *, name: str = "the document", glossary: Path | None = None,
-                       placeholders: Sequence[str] = (), progress: ReportProgress | None = None,
-                       **decoding: Unpack[DecodingOptions]) -> bytes:
+                       placeholders: Sequence[str] = (), tag: str | None = None,
+                       progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]) -> bytes:
     """Translate a document, and return the result as bytes. Everything except the text stays as it is.
 
     Args:
         document: path of the document, or its contents.
         format: name in `registry.FORMATS`; None: the format that the name of the document implies.
         name: name of a document that is given as contents, for messages and for the format.
-        glossary, placeholders: see `protected`; a `ProtectedTranslator` has its own.
-        progress, decoding: see `Translator.translate`.
+        glossary: path of a glossary; see `Glossary.read`. placeholders: regular expressions of further placeholders. A
+            translator that has a glossary or placeholders already keeps those without these arguments.
+        tag, progress, decoding: see `Translator.translate`.
     Raises:
         UserError: the document or the glossary is malformed. The message contains the place of the fault.
     """
@@ -48,11 +45,13 @@ def translate_document(translator: Translator | TranslatorPool | ProtectedTransl
     if format is None:
         raise UserError(f"the name of {path} does not tell its format. Give the format, or one of the endings "
                         f"{' '.join(SUFFIXES)}.")
-    safe = translator if isinstance(translator, ProtectedTranslator) else protected(translator, glossary, placeholders)
-    languages = safe.translator.languages
-    divided = divide_document(data, format, str(path), languages, safe.translator.context, safe.placeholders)
-    sentences = [Source(sentence, language=languages.target) for sentence in divided.sentences]
-    n_best = safe.translate(sentences, progress=progress, **decoding)
+    languages = translator.languages
+    kept = Placeholders(placeholders) if placeholders else translator.placeholders or Placeholders()
+    terms = None if glossary is None else Glossary.read(glossary, *languages.pair)
+    translator = translator.protecting(kept, terms)
+    divided = divide_document(data, format, str(path), languages, translator.reader.context, kept)
+    sentences = [document_sentence(sentence, languages) for sentence in divided.sentences]
+    n_best = translator.translate(sentences, tag=tag, progress=progress, **decoding)
     warnings, unseen = LineWarnings(str(path), "translations have faults"), UnseenCharacters(str(path))
     for place, (best, *_) in zip(divided.places, n_best, strict=True):
         unseen.add(place, best.unseen)
@@ -61,10 +60,15 @@ def translate_document(translator: Translator | TranslatorPool | ProtectedTransl
     for place, problem in divided.unread:
         warnings.warn(place, f"{NOT_TRANSLATED}: {problem}")
     with naming(str(path)):
-        joined = divided.join([best.text for best, *_ in n_best], languages.target, safe.align, warnings.warn)
+        joined = divided.join([best.text for best, *_ in n_best], languages.target, translator.align, warnings.warn)
     warnings.finish()
     unseen.finish()
     return joined
+
+
+def document_sentence(text: str, languages: Languages) -> Source:
+    """Return a sentence of a document as a source. A language token or tag at its beginning is text."""
+    return Source(text, language=languages.target, tag="")
 
 
 def divide_document(data: bytes, format: str, name: str, languages: Languages, context: int,
@@ -77,32 +81,6 @@ def divide_document(data: bytes, format: str, name: str, languages: Languages, c
     parsed = parse(data, format, name, *languages.pair)
     with naming(name):
         return DividedDocument(parsed, once=not context, placeholders=placeholders)
-
-
-def protected(translator: Translator | TranslatorPool, glossary: Path | None = None, placeholders: Sequence[str] = (),
-              ) -> ProtectedTranslator:
-    """Return a translator that keeps placeholders and terms. If worker processes translate, this process also loads the
-    model when a sentence has to be aligned.
-
-    glossary: path of a glossary; see `Glossary.read`. placeholders: regular expressions of further placeholders.
-
-    Raises:
-        UserError: the glossary or a placeholder is invalid, or the translator was not loaded from a file.
-    """
-    if translator.directory is None:
-        raise UserError("this translator was not loaded from a file. Use Translator.load to translate documents.")
-    model, languages = translator.directory, translator.languages
-    loaded = translator.shared if isinstance(translator, TranslatorPool) else translator
-
-    def align(pairs: Sequence[tuple[str, str]]) -> Sequence[np.ndarray | None]:
-        nonlocal loaded
-        loaded = loaded or Translator.load(model, str(translator.device), translator.precision,
-                                           target_language=languages.target)
-        return unit_weights(loaded, pairs, measured_aligner(model))
-
-    return ProtectedTranslator(translator, Placeholders(placeholders),
-                               None if glossary is None else Glossary.read(glossary, *languages.pair),
-                               model_recipe(model).data.augmentation.terms > 0, align)
 
 
 def model_recipe(model: Path, target_language: str | None = None) -> Recipe:

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from typing import Literal
 
+from seq2seq.data.inline_tags import Tag, TagKind
+from seq2seq.data.spans import replace_spans
 from seq2seq.data.tmx import MARKUP_ELEMENTS, separates_words
-from seq2seq.documents.block import Block, DocumentError, Tag, TagKind, require_block_size
-from seq2seq.documents.spans import replace_spans, trim
+from seq2seq.documents.block import Block, DocumentError, require_block_size
+from seq2seq.documents.spans import trim
 from seq2seq.documents.xml_tokens import XmlToken, decode_xml, escape_xml, xml_tokens
 
 Role = Literal["element", "whole", "open", "close", "break"]

@@ -12,6 +12,7 @@ from seq2seq.errors import CorpusError, UserError
 from seq2seq.recipe import Corpus, Recipe
 from seq2seq.storage.checkpoints import recipes_with_corpora
 from seq2seq.tokenizers.context import parse_context
+from seq2seq.tokenizers.line_reader import split_tag
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.vocabulary import as_line
 
@@ -20,7 +21,8 @@ from seq2seq.tokenizers.vocabulary import as_line
 class TestSet:
     """Test set. sources: source sentences; None if they are not known. Only those of files can contain contexts and
     language tokens.
-    languages: codes of the source and target language. corpus: recipe and corpus of the test set; None for files."""
+    languages: codes of the source and target language. corpus: recipe and corpus of the test set; None for files. tags:
+    tags with which a source may begin."""
 
     __test__ = False                                                            # pytest must not collect this class
 
@@ -29,11 +31,14 @@ class TestSet:
     references: list[str]
     languages: tuple[str, str]
     corpus: tuple[Recipe, Corpus] | None = None
+    tags: tuple[str, ...] = ()
 
     @property
     def texts(self) -> list[str] | None:
-        """The sources without their contexts."""
-        return None if self.sources is None else [parse_context(source).text for source in self.sources]
+        """The sources without their contexts and tags."""
+        if self.sources is None:
+            return None
+        return [split_tag(parse_context(source).text, self.tags)[1] for source in self.sources]
 
     def sources_for(self, context: int) -> Sequence[str | Source]:
         """Return the sources for a model that reads `context` preceding sentences. The model itself adds the contexts
@@ -49,7 +54,7 @@ def tests_of(recipe: Recipe) -> list[TestSet]:
     for name, spec in recipe.data.test.items():
         pairs = [(source, target) for _, source, target in read_pairs(recipe, spec, context=0)]
         found.append(TestSet(name, [as_line(source) for source, _ in pairs], [target for _, target in pairs],
-                             recipe.languages_of(spec).codes, (recipe, spec)))
+                             recipe.languages_of(spec).codes, (recipe, spec), recipe.tags))
     return found
 
 

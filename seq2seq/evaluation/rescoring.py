@@ -17,7 +17,8 @@ from seq2seq.tokenizers.context import in_context
 from seq2seq.tokenizers.source import Source, as_source
 from seq2seq.translation.scoring import pair_scores, scorable_pairs
 from seq2seq.translation.text_io import Input
-from seq2seq.translation.translator import TERM_REPORTS, Translation, Translator
+from seq2seq.translation.translation import TERM_REPORTS, Translation
+from seq2seq.translation.translator import Translator
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,8 @@ from seq2seq.translation.text_io import UnseenCharacters
 if TYPE_CHECKING:
     from seq2seq.recipe import Recipe
     from seq2seq.translation.scoring import Pair
-    from seq2seq.translation.translator import Translation, Translator
+    from seq2seq.translation.translation import Translation
+    from seq2seq.translation.translator import Translator
 
 Translate = Callable[..., "list[list[Translation]]"]
 """Function with the arguments and results of `Translator.translate`."""

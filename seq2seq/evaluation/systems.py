@@ -30,7 +30,8 @@ from seq2seq.storage.directories import read_metadata
 from seq2seq.tokenizers.canonical_text import is_blank
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.vocabulary import as_line
-from seq2seq.translation.translator import Translation, Translator
+from seq2seq.translation.translation import Translation
+from seq2seq.translation.translator import Translator
 
 MAX_VALIDATION = 2_000
 """Maximum number of validation pairs that the confidence is calibrated on."""
@@ -85,7 +86,7 @@ def read_tests(paths: Sequence[Path], source: Path | None, references: Path | No
         if model is not None and texts is None:
             raise OptionError(f"{model} has to translate. Name the text with --source.")
         require_parallel(expected, [expected], [str(references)] * 2)
-        return [TestSet(references.name, texts, expected, languages)]
+        return [TestSet(references.name, texts, expected, languages, tags=recipe.tags if recipe else ())]
     if recipe is None:
         raise OptionError("name the reference translations of these files with --reference, and their source text with "
                           "--source.")
@@ -235,13 +236,15 @@ def _confidence(translation: Translation) -> float:
 
 
 def _robustness(translator: Translator, test: TestSet, name: str) -> dict[str, float]:
-    sources = list(map(as_line, test.sources_for(translator.context)))
-    language = test.languages[1] if test.corpus else ""                         # language tokens in a test set are text
-    slices = robustness_slices(sources, test.references, test.languages)
-    return {slice: corpus_scores([best.text for best in _translate(
-        translator, [Source(line, language=language) for line in lines], name, f"{test.name}: {slice}")], [expected],
-                                 test.languages[1], ["bleu"])["bleu"].value
-            for slice, (lines, expected) in slices.items()}
+    sources = [translator.reader.source(line) for line in test.sources_for(translator.context)]
+    texts = [as_line(replace(source, tag="")) for source in sources]            # with their contexts, without tags
+    scores = {}
+    for slice, (lines, expected) in robustness_slices(texts, test.references, test.languages).items():
+        changed = [Source(line, language=source.language, tag=source.tag)
+                   for line, source in zip(lines, sources, strict=True)]
+        translations = [best.text for best in _translate(translator, changed, name, f"{test.name}: {slice}")]
+        scores[slice] = corpus_scores(translations, [expected], test.languages[1], ["bleu"])["bleu"].value
+    return scores
 
 
 def _calibrated(translator: Translator, recipe: Recipe, name: str) -> Calibration | None:

@@ -37,7 +37,8 @@ from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.tokenizers.vocabulary import as_line
 from seq2seq.translation.scoring import PairScore, pair_scores, scorable_pairs
-from seq2seq.translation.translator import Translation, Translator
+from seq2seq.translation.translation import Translation
+from seq2seq.translation.translator import Translator
 
 REPORT = "parity.json"
 FILES_KEY = "files"

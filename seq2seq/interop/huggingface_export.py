@@ -28,7 +28,7 @@ from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID, Vocabulary, Words
 from seq2seq.tokenizers.vocabulary import as_line
 from seq2seq.translation.scoring import PairScore
-from seq2seq.translation.translator import Translation
+from seq2seq.translation.translation import Translation
 
 # In fp32, the results of both libraries differ only by rounding, because they add numbers in different orders.
 TOLERANCE = Tolerance(1e-3, 0.99, each=True)

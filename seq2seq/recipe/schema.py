@@ -260,6 +260,11 @@ class Recipe(Section):
         """Distinct target languages of the directions. If there are several, the vocabulary needs a token of each."""
         return targets_of(self.directions)
 
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Distinct tags of the training corpora, with which the model reads their sources."""
+        return tuple(dict.fromkeys(corpus.tag for corpus in self.data.train if corpus.tag))
+
     def into(self, target_language: str | None) -> "Recipe":
         """Return a copy whose `languages` are the first direction into `target_language`. For None, return `self`.
 

@@ -20,8 +20,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from seq2seq.data.glossary import Glossary
 from seq2seq.data.language_identification import is_installed
-from seq2seq.documents.glossary import Glossary
 from seq2seq.errors import UserError
 from seq2seq.languages import language_name
 from seq2seq.serve.deepl_glossaries import GlossaryStore, base_language
@@ -115,7 +115,7 @@ class Api:
         glossary = text(parameters, "glossary", "")
         found = await unless_disconnected(request, self.service.translate(
             q, source, target, format, alternatives, confidence, glossary, client,
-            await self.terms(glossary, client, source, target)))
+            await self.terms(glossary, client, source, target), tag=text(parameters, "tag", "")))
         self.log_texts(q, found)
         fields: dict[str, list[Any]] = {"translatedText": [one.versions[0] for one in found]}
         if source.lower() == AUTO:
@@ -153,7 +153,7 @@ class Api:
         found = await unless_disconnected(request, self.service.translate_document(
             contents, format, safe_name(name), source, target, glossary,
             lambda content: self.require_short([content]), client,
-            await self.terms(glossary, client, source, target)))
+            await self.terms(glossary, client, source, target), tag=text(parameters, "tag", "")))
         key = self.store_file(name, found, client)
         url = str(request.url_for("download_file", name=key))
         return JSONResponse({"translatedFileUrl": url, **found.report}, headers=path_header([found]))

@@ -112,7 +112,7 @@ class DeepLApi:
         glossary, glossaries = await self._terms(parameters, client, source, target)
         found = await unless_disconnected(request, self.api.service.translate(
             q, source, target, "html" if markup else "text", glossary=glossary, client=client, glossaries=glossaries,
-            read=read, name="text"))
+            read=read, name="text", tag=text(parameters, "tag", "")))
         self.api.log_texts(q, found)
         translations = [{"detected_source_language": one.path[0].split("-")[0].upper(), "text": one.versions[0],
                          "billed_characters": len(original), **one.report}
@@ -305,6 +305,7 @@ class DeepLApi:
         service = self.api.service
         service.language(target) if source.lower() == AUTO else service.path(source, target)
         glossary, glossaries = await self._terms(parameters, client, source, target)
+        tag = text(parameters, "tag", "")
 
         async def work(job: Job) -> None:
             def check(content: str) -> None:
@@ -312,7 +313,7 @@ class DeepLApi:
                 job.characters = len(content)
 
             found = await service.translate_document(contents, format, safe_name(name), source, target, glossary, check,
-                                                     client, glossaries)
+                                                     client, glossaries, tag)
             job.file = self.api.store_file(name, found, client)
 
         job = self.jobs.start(client, len(contents), work)

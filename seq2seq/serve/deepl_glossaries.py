@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from seq2seq.documents.glossary import Glossary, Term
+from seq2seq.data.glossary import Glossary, Term
 from seq2seq.errors import UserError
 from seq2seq.files import NotJson, parse_json, regular_bytes
 from seq2seq.languages import canonical

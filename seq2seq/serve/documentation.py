@@ -28,6 +28,8 @@ _ERRORS = {400: "The request is invalid.", 403: "The API key is wrong or missing
 Parameter = tuple[str, dict[str, Any], bool, str]
 _GLOSSARY: Parameter = ("glossary", {"type": "string"}, False, "Name of a glossary on the server, or identifier of one "
                         "of the client's.")
+_TAG: Parameter = ("tag", {"type": "string"}, False, "Tag of all sentences, if the model was trained with tags. A line "
+                   "of a text may also begin with its tag.")
 EXAMPLE_ADDRESS, EXAMPLE_SOURCE, EXAMPLE_TARGET = "http://127.0.0.1:5000", "de", "en"
 """Address and language codes in the examples below, which a server replaces by its own."""
 SAMPLE_TEXTS = {"de": "ein Hund läuft", "en": "A dog runs.", "zh-Hans": "一只狗在跑。"}
@@ -36,7 +38,7 @@ _ENDPOINTS: list[tuple[str, str, str, list[Parameter], Any]] = [
     ("post", "/translate", "Translate a text or a list of texts.", [
         ("q", _TEXTS, True, "The text, or a list of texts. Each line is translated separately."), _SOURCE, _TARGET,
         ("format", {"type": "string", "enum": list(TEXT_FORMATS), "default": "text"}, False, "Format of the texts."),
-        _GLOSSARY,
+        _GLOSSARY, _TAG,
         ("alternatives", _NUMBER, False, "Number of further translations of each text, at most 10."),
         ("confidence", _FLAG, False, "Also return the words of the translation, each with its confidence."), _KEY],
      {"translatedText": "A dog runs.", "detectedLanguage": {"confidence": 98.5, "language": "de"},
@@ -47,7 +49,7 @@ _ENDPOINTS: list[tuple[str, str, str, list[Parameter], Any]] = [
      [{"code": "de", "name": "German", "targets": ["en", "de"]}]),
     ("post", "/translate_file", "Translate a document. The result can be downloaded once, within 30 minutes.", [
         ("file", {"type": "string", "format": "binary"}, True, "The file, as multipart/form-data. The file's name "
-         "decides the format."), _SOURCE, _TARGET, _GLOSSARY, _KEY],
+         "decides the format."), _SOURCE, _TARGET, _GLOSSARY, _TAG, _KEY],
      {"translatedFileUrl": "http://127.0.0.1:5000/download_file/NAME"}),
     ("get", "/glossaries", "List the glossaries with their source and target languages: those of the server, and those "
      "of the client, with the identifier that a request names.", [],
@@ -65,14 +67,14 @@ _ENDPOINTS: list[tuple[str, str, str, list[Parameter], Any]] = [
         ("split_sentences", {"type": "string", "enum": ["0", "1", "nonewlines"]}, False, "Where sentences end."),
         *((name, _TEXTS, False, "Names of elements, as in DeepL's interface, for XML.") for name in TAG_LISTS),
         ("outline_detection", _FLAG, False, "False: the structure of XML does not decide where texts end."),
-        ("glossary_id", _TEXT, False, "Name of a glossary on the server, or identifier of one of the client's.")],
+        ("glossary_id", _TEXT, False, "Name of a glossary on the server, or identifier of one of the client's."), _TAG],
      {"translations": [{"detected_source_language": "DE", "text": "A dog runs."}]}),
     ("post", "/v2/document", "Translate a document in the background. POST /v2/document/ID with document_key tells the "
      "status, POST /v2/document/ID/result returns the translation.", [
         ("file", {"type": "string", "format": "binary"}, True, "The file, as multipart/form-data."),
         ("target_lang", _TEXT, True, "Language code of the translation."),
         ("source_lang", _TEXT, False, "Language code of the document. By default, the language is detected."),
-        ("glossary_id", _TEXT, False, "As in /v2/translate.")],
+        ("glossary_id", _TEXT, False, "As in /v2/translate."), _TAG],
      {"document_id": "0A1B", "document_key": "2C3D"}),
     ("post", "/v2/glossaries", "Create a glossary. GET lists all; GET and DELETE /v2/glossaries/ID and "
      "GET /v2/glossaries/ID/entries return or delete one.", [

@@ -7,12 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from seq2seq.alignment.align import unit_weights
-from seq2seq.data.alignment_links import AlignmentSettings, measured_aligner
-from seq2seq.documents.glossary import Glossary
-from seq2seq.documents.protected_translation import ProtectedTranslator
+from seq2seq.data.glossary import Glossary
+from seq2seq.data.placeholders import Placeholders
 from seq2seq.documents.translate_document import model_recipe
 from seq2seq.errors import UserError
 from seq2seq.languages import canonical
@@ -84,8 +80,6 @@ class _Loaded:
     fingerprint: Fingerprint | None
     checksum: str
     translators: dict[tuple[str, str], Translator]
-    aligner: AlignmentSettings
-    terms_inline: bool
 
 
 @dataclass
@@ -134,7 +128,7 @@ class Models:
         """Translate or align the sentences of a batch with the model of the group's direction.
 
         Return the translations of each sentence, best first, or the attention between the units of each pair (see
-        `alignment.align.unit_weights`). With sampling, the translation of a sentence does not depend on the other
+        `Translator.align`). With sampling, the translation of a sentence does not depend on the other
         sentences of the batch.
 
         Faulty translations that would be searched again become `Again` if the group has no retries, so that the other
@@ -153,21 +147,14 @@ class Models:
         retries = group.retries or options is None or bool(
             options.glossary or translator.decoding.sampling or translator.decoding.mbr)
         translator = replace(translator, pause=pause, retries=retries)
-
-        def align(pairs: Sequence[tuple[str, str]]) -> list[np.ndarray | None]:
-            return unit_weights(translator, pairs, model.aligner)
-
         if options is None:
-            return align(sentences)
+            return list(translator.align(sentences))
         # A language token in the text of a request is text.
         sources = [replace(as_source(sentence), number=0, language=translator.languages.target)
                    for sentence in sentences]
         decoding = _decoding(translator.decoding, self.machine, options)
-        if not (decoding["safety_net"] or options.document or options.glossary):
-            return translator.translate(sources, **decoding)
-        protected = ProtectedTranslator(translator, glossary=options.glossary, terms_inline=model.terms_inline,
-                                        align=align, retries=retries)
-        found = protected.translate(sources, **decoding)
+        translator = translator.protecting(Placeholders() if options.document else None, options.glossary)
+        found = translator.translate(sources, **decoding)
         if retries:
             return found
         return [Again(replace(group, retries=True)) if n_best[0].faults else n_best for n_best in found]
@@ -179,6 +166,11 @@ class Models:
         if model is None or group.options is None:
             return list(map(estimate_tokens, sentences))
         return [len(ids) + 1 for ids in model.translators[group.source, group.target].encode(sentences)]
+
+    def tags(self, source: str, target: str) -> tuple[str, ...]:
+        """Return the tags that the model of a direction knows (`data.train[].tag`)."""
+        model = self._by_direction.get((source, target))
+        return () if model is None else model.translators[source, target].reader.tags
 
     def context(self, path: Sequence[str]) -> int:
         """Return how many previous sentences the first model of a language path uses as context of each sentence."""
@@ -231,8 +223,7 @@ class Models:
         by_direction = [translator.towards(each) for each in recipe.directions] if several else [translator]
         translators = {(canonical(source), canonical(target)): each
                        for each in by_direction for source, target in [each.languages.pair]}
-        return _Loaded(path, fingerprint, checksum, translators, measured_aligner(path),
-                       recipe.data.augmentation.terms > 0)
+        return _Loaded(path, fingerprint, checksum, translators)
 
     def _read_glossaries(self, models: Sequence[_Loaded]) -> dict[tuple[str, str, str], Glossary]:
         return {(name, *direction): Glossary.read(path, *direction)

@@ -9,16 +9,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from seq2seq.data.glossary import Glossary
 from seq2seq.documents.block import Document
 from seq2seq.documents.divided_document import DividedDocument
-from seq2seq.documents.glossary import Glossary
-from seq2seq.documents.placement import Align
 from seq2seq.documents.registry import FORMATS, OFFICE, NamesLanguages, naming, parse
-from seq2seq.errors import CorpusError, RequestError, UserError
+from seq2seq.errors import CorpusError, OptionError, RequestError, UserError
 from seq2seq.languages import language_name, resolve, suggestion_for
 from seq2seq.serve.detection import Detected, Detector
 from seq2seq.serve.directions import Directions
@@ -27,10 +27,12 @@ from seq2seq.serve.metrics import Metrics
 from seq2seq.serve.models import Group, Models, RequestOptions
 from seq2seq.serve.scheduler import Scheduler, require_short
 from seq2seq.serve.threads import in_thread
+from seq2seq.tokenizers.canonical_text import canonical
 from seq2seq.tokenizers.context import in_context
-from seq2seq.tokenizers.source import Source
+from seq2seq.tokenizers.source import Source, as_source
 from seq2seq.translation.output_faults import NOT_TRANSLATED
-from seq2seq.translation.translator import TERM_REPORTS, Translation
+from seq2seq.translation.placement import Align
+from seq2seq.translation.translation import TERM_REPORTS, Translation
 
 AUTO = "auto"
 TEXT_FORMATS = tuple(format for format in FORMATS if format not in (*OFFICE, "tmx"))
@@ -133,7 +135,7 @@ class Service:
 
     async def translate(self, texts: Sequence[str], source: str, target: str, format: str = "text",
                         alternatives: int = 0, confidence: bool = False, glossary: str = "", client: str = "",
-                        glossaries: Glossaries | None = None, read: Read | None = None, name: str = "q",
+                        glossaries: Glossaries | None = None, read: Read | None = None, name: str = "q", tag: str = "",
                         ) -> list[Translated[str]]:
         """Translate the texts of a request.
 
@@ -145,9 +147,11 @@ class Service:
             glossary: name of the glossary to use, or "". client: name of the client, see `Scheduler.submit`.
             glossaries: glossaries to choose from; None: those of the server. read: function that parses a text, if
                 `format` is not enough to tell that. name: name of the texts in messages.
+            tag: tag of all sentences, one of the training corpora of a model (`data.train[].tag`); "": a line of a text
+            may begin with one.
         Raises:
-            ApiError: a language, direction or glossary is not served, a text is malformed, the translation takes too
-                long, or the queue is full.
+            ApiError: a language, direction, glossary or tag is not served, a text is malformed, the translation takes
+                too long, or the queue is full.
         """
         if format not in TEXT_FORMATS:
             raise ApiError(400, f"{format[:30]} format is not supported")
@@ -159,32 +163,32 @@ class Service:
         options = RequestOptions(1 + (min(max(0, alternatives), MAX_ALTERNATIVES) if format == "text" else 0),
                                  confidence, document=format != "text")
         translated = await self._translate(contents, source, target, format, options, client, glossary, glossaries,
-                                           name, read=read)
+                                           name, read=read, tag=tag, in_lines=format == "text")
         return await _run(lambda: [
             Translated([text.decode().removeprefix(mark) for text in one.versions], one.path, one.words, one.detected,
                        one.report) for one in translated], characters)
 
     async def translate_document(self, contents: bytes, format: str, name: str, source: str, target: str,
                                  glossary: str, check: Callable[[str], None], client: str = "",
-                                 glossaries: Glossaries | None = None) -> Translated[bytes]:
+                                 glossaries: Glossaries | None = None, tag: str = "") -> Translated[bytes]:
         """Translate a file.
 
         Args:
             format: see `registry.parse`. name: name of the file, for messages.
             check: function that gets the text of the document, and raises ApiError if this text is too long.
-            client, glossaries: see `translate`.
+            client, glossaries, tag: see `translate`.
         Raises:
             ApiError: see `translate`, or the source language of a translation memory is to be detected.
         """
         if format == "tmx" and source.lower() == AUTO:
             raise invalid("the source language of a .tmx file cannot be detected. Name it in the request")
         return (await self._translate([contents], source, target, format, RequestOptions(document=True), client,
-                                      glossary, glossaries, name, check))[0]
+                                      glossary, glossaries, name, check, tag=tag))[0]
 
     async def _translate(self, contents: Sequence[bytes], source: str, target: str, format: str,
                          options: RequestOptions, client: str, glossary: str, glossaries: Glossaries | None, name: str,
-                         check: Callable[[str], None] = lambda text: None, read: Read | None = None,
-                         ) -> list[Translated[bytes]]:
+                         check: Callable[[str], None] = lambda text: None, read: Read | None = None, tag: str = "",
+                         in_lines: bool = False) -> list[Translated[bytes]]:
         arrival = time.monotonic()
         fixed = None if source.lower() == AUTO else self.path(source, target)
         self.language(target)
@@ -197,7 +201,8 @@ class Service:
                 parsed = [parse(one, format, name, *languages) for one in contents]
             with naming(name):
                 parsed = [read(one) for one in contents] if read else parsed
-                documents = [DividedDocument(one) for one in parsed]
+                tags = self._tags(fixed) if in_lines else ()
+                documents = [DividedDocument(one, tags=tags) for one in parsed]
             for document in documents:
                 check(document.content)
             return documents, [None if fixed else self._named(one) for one in parsed]
@@ -211,17 +216,21 @@ class Service:
                 detected, documents, strict=True)], large=len(documents) > 10)
         paths = [fixed or self.path(one.language if one else source, target) for one in detected]
         chosen = {path: replace(options, glossary=self._terms(path, glossary, glossaries)) for path in paths}
+        tag_of = {path: self._known_tag(path, tag) for path in paths}
 
         def sentences_by_path() -> tuple[list[list[Source]], dict[tuple[str, ...], list[Source]]]:
             """Return the sentences of each text, with their contexts, and the distinct sentences of each path."""
-            sentences = [in_context(document.sentences, self.models.context(path)) if len(path) > 1 else []
+            sentences = [in_context(_tagged(document, tag_of[path]), self.models.context(path)) if len(path) > 1 else []
                          for document, path in zip(documents, paths, strict=True)]
             by_path: dict[tuple[str, ...], dict[Source, None]] = {}
             for sentences_of_text, path in zip(sentences, paths, strict=True):
                 by_path.setdefault(path, {}).update(dict.fromkeys(sentences_of_text))
             return sentences, {path: list(distinct) for path, distinct in by_path.items()}
 
-        sentences, by_path = await _run(sentences_by_path, size)
+        try:
+            sentences, by_path = await _run(sentences_by_path, size)
+        except OptionError as error:
+            raise invalid(str(error)) from None
         found = await self._translate_sentences(by_path, chosen, arrival, client, size)
         self.metrics.count_texts(len(contents), sum(len(document.content) for document in documents))
 
@@ -245,6 +254,25 @@ class Service:
         if name and terms is None:
             raise ApiError(400, f"{name[:40]} is not a glossary from {path[0]} to {path[-1]}")
         return terms
+
+    def _tags(self, path: tuple[str, ...] | None) -> tuple[str, ...]:
+        """Return the tags with which a line may begin: those that the models of a language path know; None: the path is
+        not known yet, so that the tags are those that all models know."""
+        if path is not None:
+            return tuple(dict.fromkeys(tag for pair in pairwise(path) for tag in self.models.tags(*pair)))
+        first, *others = [self.models.tags(*pair) for pair in self.directions.direct]
+        return tuple(tag for tag in first if all(tag in tags for tags in others))
+
+    def _known_tag(self, path: tuple[str, ...], tag: str) -> str:
+        """Return the tag of a request as the models of its language path spell it; "" if it names none. Raises ApiError
+        if no model knows it."""
+        known = self._tags(path)
+        if not tag or len(path) == 1:
+            return ""
+        for one in known:
+            if canonical(one) == canonical(tag):
+                return one
+        raise invalid(f"the tag {tag[:40]} is not known" + (f", only {', '.join(known)}" if known else ""))
 
     def _align(self, path: tuple[str, ...], arrival: float, client: str, pairs: Sequence[tuple[str, str]],
                ) -> Sequence[np.ndarray | None]:
@@ -280,7 +308,12 @@ class Service:
         """Translate sentences by the models along a path. Only the last model gives n-best lists and confidence."""
         n_best: list[list[Translation]] = []
         lost: list[tuple[str, ...]] = [()] * len(sentences)
+        tags = [as_source(sentence).tag or "" for sentence in sentences]
         for hop in range(len(path) - 1):
+            # Each model gets the tags that it knows. What the text of a sentence begins with is text.
+            known = self.models.tags(path[hop], path[hop + 1])
+            sentences = [replace(as_source(sentence), tag=tag if tag in known else "")
+                         for sentence, tag in zip(sentences, tags, strict=True)]
             last = hop == len(path) - 2
             group = Group(path[hop], path[hop + 1], options if last else RequestOptions())
             tokens = await _run(partial(self._count_tokens, group, sentences, hop > 0), size)
@@ -294,6 +327,18 @@ class Service:
                       for faults, (best, *others) in zip(lost, found, strict=True)]
             sentences, lost = [best.text for best, *_ in n_best], [best.faults for best, *_ in n_best]
         return n_best
+
+
+def _tagged(document: DividedDocument, tag: str) -> list[Source]:
+    """Return the sentences of a document with their tags. tag: that of the request; "": each line may have its own.
+
+    Raises:
+        OptionError: a line begins with another tag.
+    """
+    for own in document.tags if tag else ():
+        if own not in ("", tag):
+            raise OptionError(f"a line begins with the tag {own}, and the request has the tag {tag}")
+    return [Source(text, tag=tag or own) for text, own in zip(document.sentences, document.tags, strict=True)]
 
 
 def _translated(document: DividedDocument, n_best: Sequence[list[Translation]], path: tuple[str, ...],

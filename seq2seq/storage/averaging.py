@@ -170,14 +170,14 @@ def validated_weights(path: Path) -> dict[str, Tensor]:
 def _description(run: Path) -> tuple[str, dict[str, Any]]:
     """Return the recipe and the metadata for a bundle of the run's checkpoints.
 
-    If the run has a best bundle, return its recipe, corpus counts, number of parameters, alignment settings, checksums
-    of its text and the directory of its recipe file. The paths in this recipe are as the user wrote them, relative to
-    that directory.
+    If the run has a best bundle, return its recipe, corpus counts, tags, number of parameters, alignment settings,
+    checksums of its text and the directory of its recipe file. The paths in this recipe are as the user wrote them,
+    relative to that directory.
     Without a best bundle, return the run directory's recipe and empty metadata.
     """
     if (best_path := current_path(run / BEST)).is_dir():
         best = load_bundle(best_path)
-        kept = ("corpora", HELD_OUT, "characters", "parameters", "alignment", RECIPE_DIRECTORY, TEXT_CHECKSUMS)
+        kept = ("corpora", HELD_OUT, "characters", "tags", "parameters", "alignment", RECIPE_DIRECTORY, TEXT_CHECKSUMS)
         return best.recipe_text, {key: best.metadata[key] for key in kept if key in best.metadata}
     try:
         return read_file(run / RECIPE).decode(), {}

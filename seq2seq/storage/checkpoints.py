@@ -313,6 +313,13 @@ def stored_characters(metadata: Mapping[str, Any], side: str) -> str:
     return text if isinstance(text, str) else ""
 
 
+def stored_tags(metadata: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the tags (`data.train[].tag`) of the training corpora of a model and of the models that it was trained
+    from, from the metadata of its bundle; () if they are not known."""
+    found = metadata.get("tags")
+    return tuple(tag for tag in found if isinstance(tag, str) and tag.strip()) if isinstance(found, list) else ()
+
+
 def weights_checksum(directory: Path) -> str:
     """Return the checksum of a bundle's weights. Raises CheckpointError as `bundle_metadata`."""
     def read(current: Path) -> str:

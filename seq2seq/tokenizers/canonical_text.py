@@ -43,6 +43,11 @@ def is_blank(text: str) -> bool:
     return _VISIBLE.search(text) is None
 
 
+def is_translatable(text: str) -> bool:
+    """Return True if a text has letters. Digits, punctuation and symbols alone are the same in all languages."""
+    return any(map(str.isalpha, text))
+
+
 def looks_different(text: str) -> bool:
     """Return True if a text contains invisible characters or is not in NFC, so that an equal-looking text differs."""
     return not text.isascii() and (INVISIBLE_CHARACTER.search(text) is not None or not is_normalized("NFC", text))

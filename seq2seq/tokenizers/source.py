@@ -13,7 +13,8 @@ class Source:
         given. In a call of `Translator.translate`, the lines before this line, back to a blank line, are then used.
     language: code of the target language, for a model with several; "": not given. If it is given, a language token
         such as `>>de<<` in the text is text.
-    tag: tag of the line's corpus (`tag` in the recipe); "": none.
+    tag: tag of the line's corpus (`tag` in the recipe); "": none; None: not given, so that the text may begin with a
+        tag, which becomes this field (see `line_reader`).
     prefix: text with which the translation must begin. required: phrases that the translation must contain, in addition
         to those of `decoding.require`.
     number: number of the line in the whole input, from 0; None: index of the line in the call. With sampling, the
@@ -23,7 +24,7 @@ class Source:
     text: str
     context: tuple[str, ...] | None = None
     language: str = ""
-    tag: str = ""
+    tag: str | None = None
     prefix: str = ""
     required: tuple[str, ...] = ()
     number: int | None = None

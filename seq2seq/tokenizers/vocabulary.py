@@ -41,7 +41,8 @@ def as_line(line: str | Source) -> str:
     if isinstance(line, str):
         return line
     context = "" if line.context is None else as_text(line.context)
-    return f"{context}{line.tag and f'{line.tag} '}{line.text.strip()}"
+    tag = f"{line.tag} " if line.tag else ""
+    return f"{context}{tag}{line.text.strip()}"
 
 
 class Vocabulary(ABC):

@@ -26,8 +26,9 @@ from seq2seq.errors import UserError
 from seq2seq.recipe import DecodingOptions
 from seq2seq.tokenizers.source import Source
 from seq2seq.training.lost_ranks import watch_ranks
-from seq2seq.translation.sources import equal_shares, number_sources
-from seq2seq.translation.translator import ReportProgress, Translation, Translator
+from seq2seq.translation.sources import equal_shares
+from seq2seq.translation.translation import ReportProgress, Translation
+from seq2seq.translation.translator import Translator
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -203,7 +204,7 @@ def translate_lines(translator: Translator, group: ProcessGroup, lines: Sequence
                     progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
                     ) -> list[list[Translation]]:
     """Return the result of `Translator.translate` for all lines. Each rank translates a share of the lines."""
-    requests = list(number_sources(lines, translator.context))
+    requests = list(translator.reader.number(lines))
     share = equal_shares(requests, group.world_size)[group.rank]
     translations = translator.translate([requests[index] for index in share], progress=progress, **decoding)
     return [n_best for _, n_best in sorted(group.gather(list(zip(share, translations, strict=True))),
@@ -212,15 +213,16 @@ def translate_lines(translator: Translator, group: ProcessGroup, lines: Sequence
 
 def translate_whole_blocks(translator: Translator, group: ProcessGroup, blocks: Iterator[list[Source]], *,
                            progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
-                           ) -> Iterator[list[str]]:
-    """Yield the best translations of the lines of each block. All ranks must exhaust this iterator.
+                           ) -> Iterator[list[tuple[str, tuple[str, ...]]]]:
+    """Yield the best translation of each line of each block, with its faults. All ranks must exhaust this iterator.
 
     Each rank translates whole blocks, because rounding depends on the lines of a block. blocks: only the main rank's
     are read.
     """
     while turn := group.from_main_rank(lambda: list(islice(blocks, group.world_size))):
         yield from group.gather([
-            [best.text.replace("\n", " ") for best, *_ in translator.translate(block, progress=progress, **decoding)]
+            [(best.text.replace("\n", " "), best.faults)
+             for best, *_ in translator.translate(block, progress=progress, **decoding)]
             for block in group.shard(turn)])
 
 

@@ -14,7 +14,7 @@ from seq2seq import console
 from seq2seq.data.batching import EncodedCorpus
 from seq2seq.data.corpus import read_pairs, text_checksums
 from seq2seq.data.epoch_plan import EpochPlan, plan_epoch
-from seq2seq.data.preparation import Prepared
+from seq2seq.data.preparation import Prepared, known_tags
 from seq2seq.data.resampled_epochs import ResampledEpochs
 from seq2seq.devices import choose_floating_point, describe, kind
 from seq2seq.evaluation.learning_curves import draw_curves
@@ -245,9 +245,15 @@ class TrainingLoop:
         precision = "reference" if kind(device) == "cpu" else choose_floating_point(self.section.precision, device)
         if weights is None:
             weights = as_arrays(stored_weights(self.step.model))
-        return Translator.of_model(StoredModel(None, self.recipe, self.tokenizers, weights, {}), device, precision)
+        stored = StoredModel(None, self.recipe, self.tokenizers, weights, {"tags": list(self.tags)})
+        return Translator.of_model(stored, device, precision)
 
     # Saving
+
+    @cached_property
+    def tags(self) -> tuple[str, ...]:
+        """Tags with which the model reads sources; see `known_tags`."""
+        return known_tags(self.recipe)
 
     @cached_property
     def text_checksums(self) -> list[str]:
@@ -270,7 +276,7 @@ class TrainingLoop:
                     RECIPE_DIRECTORY: str(self.recipe.directory), TEXT_CHECKSUMS: self.text_checksums,
                     "validation": {"loss": result.loss, **to_dict(result.scores)}, "corpora": self.prepared.counts,
                     HELD_OUT: self.held_out_pairs,
-                    "characters": self.prepared.characters}
+                    "characters": self.prepared.characters, "tags": list(self.tags)}
         save_bundle(self.run / BEST, weights, self.recipe_text, self.tokenizers.files(), metadata)
 
     def _save(self, log: Log) -> None:

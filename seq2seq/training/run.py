@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from seq2seq import console
+from seq2seq.data.alignment_links import AlignmentSettings
 from seq2seq.data.batching import Shape, derived_seed
 from seq2seq.data.corpus import first_line_warnings
 from seq2seq.data.leakage import warn_about_overlap
@@ -322,10 +323,12 @@ def evaluate_best_model(training: TrainingLoop) -> ScoresByTest:
     recipe, directory = training.recipe, training.run / BEST
     training.group.barrier()                                            # wait until the best model is written
     best = load_bundle(directory)
-    translator = training.translator(best.weights)
+    plain = training.translator(best.weights)
+    alignment = alignment_settings(plain, recipe, training.validation.pairs)
+    # The bundle gets these settings, with which `seq2seq evaluate` places tags and terms.
+    translator = replace(plain, aligner=AlignmentSettings.from_metadata(alignment, str(directory)))
     scores = evaluate_tests(translator, recipe, translate=partial(translate_lines, translator, training.group))
-    alignment = alignment_settings(translator, recipe, training.validation.pairs)
-    int8 = _int8_score(training, best, translator)
+    int8 = _int8_score(training, best, plain)
     if not training.group.is_main:
         return scores
     if best.recipe_text != training.recipe_text:                         # keys such as `decoding` can be changed later
@@ -354,8 +357,8 @@ def _int8_score(training: TrainingLoop, best: Bundle, translator: Translator) ->
     score = best.metadata["validation"].get("bleu")
     if score is None or parse_recipe(best.recipe_text, best.directory / RECIPE, alone=True).decoding != recipe.decoding:
         score = to_dict({"bleu": validation.bleu(translator, group)})["bleu"]
-    # A shortlist is made after the training.
-    fast = replace(Translator.load(best.directory, "cpu", "int8"), characters=None,
+    # A shortlist is made after the training, and validation knows no best attention head yet.
+    fast = replace(Translator.load(best.directory, "cpu", "int8"), characters=None, aligner=AlignmentSettings(),
                    decoding=decoding_with(recipe.decoding, {"shortlist": 0}))
     return Int8Score(validation.bleu(fast, group).value, score["value"], score["precision"], validation.sentences,
                      score["signature"])

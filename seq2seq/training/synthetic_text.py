@@ -4,6 +4,9 @@ Back-translation (Sennrich et al. 2016, arXiv:1511.06709) translates target text
 sampling (Edunov et al. 2018, arXiv:1808.09381). A tag can mark the synthetic sources (Caswell et al. 2019,
 arXiv:1906.06442). Sequence-level knowledge distillation (Kim and Rush 2016, arXiv:1606.07947) translates source text by
 beam search with a larger teacher model.
+
+Line N of a generated text is the translation of line N. Translations with faults (see UNUSABLE) stay in the file, but
+are no training pairs: cleaning drops and counts them.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -39,7 +42,8 @@ from seq2seq.storage.directories import crc32_of, read_metadata
 from seq2seq.tokenizers.source import Source
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup, translate_whole_blocks
 from seq2seq.training.teachers import LABEL, TEACHERS, source_files, teachers_of, text_of_teachers, write_sources
-from seq2seq.translation.sources import growing_blocks, number_sources
+from seq2seq.translation.output_faults import LOST_PLACEHOLDER
+from seq2seq.translation.sources import growing_blocks
 from seq2seq.translation.translator import Translator
 from seq2seq.translation.unfinished_output import UnfinishedOutput, require_own
 
@@ -47,6 +51,8 @@ SYNTHETIC = "synthetic"
 """Directory of the translations in the run directory."""
 BLOCK_LINES = 8192
 """Maximum number of lines of a block. Finished blocks are kept if a run is interrupted."""
+UNUSABLE = ("loop", "copied", "lost_number", LOST_PLACEHOLDER)
+"""Faults (see `output_faults`) with which a translation is no training pair: the student would learn them."""
 
 
 def training_text(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCESS, directory: Path | None = None
@@ -90,8 +96,9 @@ def existing_text(recipe: Recipe, run: Path) -> tuple[TrainingText, list[str]]:
             kept.append(spec)
             continue
         models, text, translation = _paths(spec, recipe, run / SYNTHETIC)
-        if _is_finished(translation):
-            kept.append(_with_translation(spec, translation))
+        faulty = _finished(translation)
+        if faulty is not None:
+            kept.append(_with_translation(spec, translation, faulty))
         else:
             _require_direction(spec, recipe, models)
             _require_text(spec, text)
@@ -109,13 +116,13 @@ def _complete(spec: Corpus, recipe: Recipe, directory: Path, group: ProcessGroup
     models, text, translation, finished = group.from_main_rank(partial(_find, spec, recipe, directory))
     if not finished:
         _translate(spec, models, text, translation, _load(spec, recipe, models, group), group)
-    return _with_translation(spec, translation) if group.is_main else spec
+    return _with_translation(spec, translation, _finished(translation) or {}) if group.is_main else spec
 
 
 def _find(spec: Corpus, recipe: Recipe, directory: Path) -> tuple[list[Path], Path, Path, bool]:
     """Return the result of `_paths`, and True if the translation is finished."""
     models, text, translation = _paths(spec, recipe, directory)
-    finished = _is_finished(translation)
+    finished = _finished(translation) is not None
     if finished:
         delete(_blocks_of(translation))                                 # of a run that was killed before deleting them
     else:
@@ -140,27 +147,30 @@ def _load(spec: Corpus, recipe: Recipe, models: Sequence[Path], group: ProcessGr
     return translator
 
 
-def _checksum_file(translation: Path) -> Path:
-    """Return the path of the file with the length and checksum of a finished translation."""
+def _description_file(translation: Path) -> Path:
+    """Return the path of the file with the length and checksum of a finished translation, and the numbers of its lines
+    that are no training pairs, by fault."""
     return translation.with_name(f"{translation.name}.json")
 
 
-def _is_finished(translation: Path) -> bool:
-    """Return True if a translation is complete.
+def _finished(translation: Path) -> dict[int, str] | None:
+    """Return the fault of each line of a translation that is no training pair; None if it is not complete.
 
     Raises:
         CheckpointError: the translation is damaged.
     """
     if not translation.exists():
-        return False
+        return None
     try:
-        recorded = parse_json(regular_bytes(_checksum_file(translation)))
-    except (OSError, ValueError):
-        recorded = None
-    if recorded != {"bytes": translation.stat().st_size, "crc32": crc32_of(translation)}:
+        recorded = parse_json(regular_bytes(_description_file(translation)))
+        faulty = {int(line): str(fault) for fault, lines in recorded["faulty"].items() for line in lines}
+        same = (recorded["bytes"], recorded["crc32"]) == (translation.stat().st_size, crc32_of(translation))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        same, faulty = False, {}
+    if not same:
         raise CheckpointError(f"{translation}, a text translated by a model, is damaged: its checksum is wrong. Delete "
                               "the file, and run the same command again to translate the text again.")
-    return True
+    return faulty
 
 
 def _paths(spec: Corpus, recipe: Recipe, directory: Path) -> tuple[list[Path], Path, Path]:
@@ -170,16 +180,17 @@ def _paths(spec: Corpus, recipe: Recipe, directory: Path) -> tuple[list[Path], P
     return models, text, directory.absolute() / f"{_key(spec, recipe, models, text)}.txt"
 
 
-def _with_translation(spec: Corpus, translation: Path) -> Corpus:
-    """Return a monolingual corpus with its translation as the missing side."""
+def _with_translation(spec: Corpus, translation: Path, faulty: Mapping[int, str]) -> Corpus:
+    """Return a monolingual corpus with its translation as the missing side. faulty: see `Corpus.faulty`."""
     side = {"target": str(translation)} if spec.target is None else {"source": str(translation)}
-    return spec.model_copy(update={**side, "translated_by": None, "sampling": None, "name": spec.label})
+    return spec.model_copy(update={**side, "translated_by": None, "sampling": None, "name": spec.label}
+                           ).with_faulty(faulty)
 
 
 def _key(spec: Corpus, recipe: Recipe, models: Sequence[Path], text: Path) -> str:
     """Return the file name of a translation: a hash of everything that the translation depends on."""
     try:
-        inputs: list[Any] = [crc32_of(text), text.stat().st_size, spec.limit, spec.samples]
+        inputs: list[Any] = [crc32_of(text), text.stat().st_size, spec.limit, spec.samples, UNUSABLE]
     except OSError as error:
         raise CorpusError(f"{text} cannot be read: {error.strerror or error}.") from error
     inputs += map(canonical, _direction(spec, recipe))
@@ -206,7 +217,7 @@ def _translate(spec: Corpus, models: Sequence[Path], text: Path, translation: Pa
         total = sum(1 for _ in _lines(spec, text))
         # The context of a line and the lines of a block, which affect rounding, are the same whether resumed or not.
         language = translator.languages.target                                  # language tokens in the text are text
-        requests = number_sources((Source(line, language=language) for line in _lines(spec, text)), translator.context)
+        requests = translator.reader.number(Source(line, language=language) for line in _lines(spec, text))
         pending = unfinished.pending(growing_blocks(requests, BLOCK_LINES))
         first = list(islice(pending, 1))                    # skips finished blocks, which would distort the rate
         skipped, blocks = unfinished.skipped_lines, chain(first, pending)
@@ -220,22 +231,39 @@ def _translate(spec: Corpus, models: Sequence[Path], text: Path, translation: Pa
                 continue
             advance(unfinished.skipped_lines - skipped)
             skipped = unfinished.skipped_lines
-            unfinished.write("".join(f"{line}\n" for line in block))
+            unfinished.write("".join(f"{json.dumps([line, _unusable(faults)])}\n" for line, faults in block))
             advance(len(block) if number % group.world_size else 0)             # the main rank has counted its own
         advance(unfinished.skipped_lines - skipped if unfinished else 0)
     if unfinished:
-        _join_blocks(unfinished, translation)
+        _join_blocks(unfinished, translation, spec.label)
 
 
-def _join_blocks(unfinished: UnfinishedOutput, translation: Path) -> None:
-    """Write the finished blocks as the translation, and delete them."""
-    length, crc32 = 0, 0
+def _unusable(faults: Sequence[str]) -> str:
+    """Return the first of a translation's faults with which it is no training pair; "" if there is none."""
+    return next((fault for fault in faults if fault in UNUSABLE), "")
+
+
+def _join_blocks(unfinished: UnfinishedOutput, translation: Path, label: str) -> None:
+    """Write the finished blocks as the translation with its description, and delete them. label: name of the text."""
+    length, crc32, lines = 0, 0, 0
+    faulty: dict[str, list[int]] = {}
     with replacing(translation) as file:
-        for contents in unfinished.blocks():
-            file.write(contents)
-            length, crc32 = length + len(contents), zlib.crc32(contents, crc32)
-        replace_file(_checksum_file(translation), json.dumps({"bytes": length, "crc32": crc32}).encode())
+        for block in unfinished.blocks():
+            for row in block.splitlines():
+                line, fault = parse_json(row)
+                lines += 1
+                if fault:
+                    faulty.setdefault(fault, []).append(lines)
+                contents = f"{line}\n".encode()
+                file.write(contents)
+                length, crc32 = length + len(contents), zlib.crc32(contents, crc32)
+        description = {"bytes": length, "crc32": crc32, "faulty": faulty}
+        replace_file(_description_file(translation), json.dumps(description).encode())
     delete(_blocks_of(translation))
+    if faulty:
+        listed = ", ".join(f"{len(numbers):,} {fault.replace('_', ' ')}" for fault, numbers in faulty.items())
+        console.print_message(f"{label}: {sum(map(len, faulty.values())):,} of {lines:,} translations have faults and "
+                              f"are no training pairs ({listed})")
 
 
 def _blocks_of(translation: Path) -> Path:
@@ -270,14 +298,15 @@ def _direction(spec: Corpus, recipe: Recipe) -> tuple[str, str]:
 
 
 def _options(decoding: DecodingSection, samples: bool) -> dict[str, Any]:
-    """Return the decoding options for one translation per line, by sampling or by search.
+    """Return the decoding options for one translation per line, by sampling or by search. Faults are always found.
 
     decoding: options in the model's recipe, which apply unless the returned options override them.
     """
     if samples:
-        return SINGLE_SAMPLE
+        return {**SINGLE_SAMPLE, "safety_net": True}
     sampling_defaults = {key: DecodingSection.model_fields[key].default for key in SAMPLING_KEYS}
-    return {"n_best": 1, **({"sampling": False, "mbr": 0, **sampling_defaults} if decoding.sampling else {})}
+    return {"n_best": 1, "safety_net": True,
+            **({"sampling": False, "mbr": 0, **sampling_defaults} if decoding.sampling else {})}
 
 
 def monolingual_pairs(spec: Corpus, recipe: Recipe) -> Iterator[Pair]:

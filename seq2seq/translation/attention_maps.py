@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -11,10 +12,10 @@ from seq2seq.data.alignment_links import KINDS, Kind
 from seq2seq.data.batching import EncodedCorpus, EncodedSide
 from seq2seq.data.epoch_plan import batches_in_order
 from seq2seq.data.line_splitting import Span
-from seq2seq.errors import CorpusError, UserError
+from seq2seq.errors import UserError
 from seq2seq.tokenizers.source import Source, as_source
 from seq2seq.tokenizers.vocabulary import as_line
-from seq2seq.translation.translator import Translator
+from seq2seq.translation.line_search import LineSearch
 
 
 @dataclass(frozen=True)
@@ -42,33 +43,7 @@ class PairAttention:
     maps: dict[Kind, np.ndarray]
 
 
-def attention_weights(translator: Translator, source: str, target: str | None = None) -> PairAttention:
-    """Return the attention weights of a sentence and its translation as arrays.
-
-    >>> pair = seq2seq.attention_weights(translator, "Ein Hund läuft.")
-    >>> mean_of_heads = pair.maps["cross"][-1].mean(0)      # of the last layer: rows pair.target.pieces and </s>
-
-    Args:
-        source: the sentence; for a language model, its text.
-        target: its translation; None: that of the model.
-    Raises:
-        UserError: a language model gets a target.
-        CorpusError: the sentence is too long for the model.
-    """
-    if not translator.task.has_source:
-        if target:
-            raise UserError(f"{translator.directory} is a language model, which reads one text; leave the target out.")
-        texts = "", source
-    else:
-        texts = source, target or translator.translate([source])[0][0].text.strip()
-    try:
-        ((_, pair),) = compute_pair_attention(translator, [texts])
-    except ValueError as error:
-        raise CorpusError(f"{error}. Give a shorter sentence.") from error
-    return pair
-
-
-def compute_pair_attention(translator: Translator, pairs: Sequence[tuple[str | Source, str]],
+def compute_pair_attention(translator: LineSearch, pairs: Sequence[tuple[str | Source, str]],
                            kinds: Collection[Kind] = KINDS, cross_layer: int | None = None
                            ) -> Iterator[tuple[int, PairAttention]]:
     """Run the model on the pairs with teacher forcing, and yield (index of the pair, its texts and attention maps).
@@ -114,7 +89,7 @@ def compute_pair_attention(translator: Translator, pairs: Sequence[tuple[str | S
             yield index, PairAttention(tokenized(0, index), tokenized(1, index), maps)
 
 
-def _all_maps(translator: Translator, corpus: EncodedCorpus, indices: np.ndarray, kinds: Collection[Kind]
+def _all_maps(translator: LineSearch, corpus: EncodedCorpus, indices: np.ndarray, kinds: Collection[Kind]
               ) -> list[dict[Kind, np.ndarray]]:
     """Return the maps of each pair, as in `PairAttention`, from the model in PyTorch."""
     import torch
@@ -135,3 +110,37 @@ def _all_maps(translator: Translator, corpus: EncodedCorpus, indices: np.ndarray
             "context": (source, source)}
         of_pairs.append({kind: stacked[kind][:, row, :, :sizes[kind][0], :sizes[kind][1]] for kind in stacked})
     return of_pairs
+
+
+def maps_of_kind(pair: PairAttention, kind: Kind) -> np.ndarray:
+    """Return the maps of one kind of attention, (layers, heads, queries, keys).
+
+    Raises:
+        UserError: the model has no attention of this kind.
+    """
+    if kind not in pair.maps:
+        others = f"; it has {' and '.join(pair.maps)}" if pair.maps else ""
+        raise UserError(f"this model has no {kind} attention{others}.")
+    return pair.maps[kind]
+
+
+def select_map(maps: np.ndarray, kind: Kind, layer: int, head: int | Literal["mean"]) -> np.ndarray:
+    """Return the weights of one head of a layer, or the mean of the weights of its heads: (queries, keys).
+
+    Raises:
+        UserError: there is no such layer or head.
+    """
+    layers, heads = maps.shape[:2]
+    if not 1 <= layer <= layers:
+        raise UserError(f"layer {layer}: the {kind} attention of this model has {_number_range('layer', layers)}.")
+    if head == "mean":
+        mean: np.ndarray = maps[layer - 1].mean(0)
+        return mean
+    if not 1 <= head <= heads:
+        raise UserError(f"head {head}: each layer of this model has {_number_range('head', heads)}. Choose one, or "
+                        "mean.")
+    return maps[layer - 1, head - 1]
+
+
+def _number_range(noun: str, count: int) -> str:
+    return f"only {noun} 1" if count == 1 else f"{noun}s 1 to {count}"

@@ -37,7 +37,7 @@ from seq2seq.languages import SPACELESS, main_language
 FAULTS = ("empty", "loop", "too_short", "too_long", "copied", "lost_url", "lost_number")
 """Names of all faults, in the order in which `faults` returns them."""
 LOST_PLACEHOLDER = "lost_placeholder"
-"""Name of the fault that `documents.protected_translation` adds: a placeholder of the source, such as a variable or a
+"""Name of the fault that `protected_translation` adds: a placeholder of the source, such as a variable or a
 tag, is missing in the translation, changed, or there too often."""
 NOT_TRANSLATED = "not_translated"
 """Name of the fault that `documents.divided_document` reports: a message with branches that cannot be read stays as it

@@ -5,7 +5,7 @@ options that depend on the faults. If the new translation has fewer faults and i
 the old one. Each part is checked and retried independently of the other parts. If faults remain in a part of several
 sentences, each sentence is translated alone (`retry_sentences`).
 
-`retry` is the mechanism. It also serves lines with placeholders and terms (`documents/protected_translation.py`), whose
+`retry` is the mechanism. It also serves lines with placeholders and terms (`protected_translation.py`), whose
 faults are lost placeholders and terms.
 """
 

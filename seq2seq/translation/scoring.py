@@ -15,7 +15,8 @@ from seq2seq.errors import CorpusError
 from seq2seq.tokenizers.canonical_text import is_blank
 from seq2seq.tokenizers.source import Source, as_source
 from seq2seq.tokenizers.whole_words import position_fault
-from seq2seq.translation.translator import ReportProgress, Translator
+from seq2seq.translation.line_search import LineSearch
+from seq2seq.translation.translation import ReportProgress
 
 Pair = TypeVar("Pair", bound=tuple[str | Source, str])
 
@@ -36,7 +37,7 @@ def is_text(pair: tuple[str | Source, str], has_source: bool) -> bool:
     return not is_blank(target) and (not has_source or not is_blank(as_source(source).text))
 
 
-def pair_scores(translator: Translator, pairs: Sequence[Pair], progress: ReportProgress | None = None
+def pair_scores(translator: LineSearch, pairs: Sequence[Pair], progress: ReportProgress | None = None
                 ) -> list[PairScore]:
     """Return log p(target | source) of given translations, by teacher forcing. In an ensemble, only the first model
     computes the scores. A pair without text on any side has no tokens, and log p is 0, as in translation.
@@ -82,7 +83,7 @@ def pair_scores(translator: Translator, pairs: Sequence[Pair], progress: ReportP
     return scores
 
 
-def scorable_pairs(translator: Translator, pairs: Sequence[Pair]) -> list[Pair]:
+def scorable_pairs(translator: LineSearch, pairs: Sequence[Pair]) -> list[Pair]:
     """Return the pairs that `pair_scores` accepts: both sides, `</s>` included, have at most `max_positions` tokens."""
     sides = (translator.encode([source for source, _ in pairs]),
              translator.tokenizers.target.encode([target for _, target in pairs], num_threads()))

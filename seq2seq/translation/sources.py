@@ -1,9 +1,8 @@
-"""Numbering of the lines to translate, and their division into shares and blocks."""
+"""Sources of the lines to translate with their constraints, and their division into shares and blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import islice, tee
 from typing import TypeVar
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from seq2seq.data.parallel_text import zip_parallel
 from seq2seq.errors import OptionError
-from seq2seq.tokenizers.context import PreviousSentences
+from seq2seq.tokenizers.line_reader import LineReader
 from seq2seq.tokenizers.source import Source
 from seq2seq.translation.text_io import Input, Line
 
@@ -22,40 +21,22 @@ FIRST_BLOCK_LINES = 1024
 many lines as the block before it, up to the maximum."""
 
 
-def number_sources(lines: Iterable[str | Source], context: int = 0) -> Iterator[Source]:
-    """Yield each line as a numbered source. A source without a number gets the index of the line.
-
-    context: number of previous lines of the document that a source without a context gets as its context. If the text
-        of such a source contains `context.CONTEXT_SEPARATOR`, its context is the text before the last separator.
-    Raises:
-        TypeError: `lines` is a single line, whose letters would be translated one by one.
-    """
-    if isinstance(lines, str):
-        raise TypeError("lines is a single text; pass a list of lines, such as [text]")
-    previous = PreviousSentences(context)
-
-    def numbered(index: int, source: Source) -> Source:
-        return replace(source, number=index) if source.number is None else source
-
-    return (numbered(index, previous.source(line)) for index, line in enumerate(lines))
-
-
-def constrained_sources(lines: Input, prefixes: Input | None, phrases: Input | None, context: int = 0,
-                        language: str = "") -> Iterator[tuple[Line, Source]]:
-    """Yield each of `lines` with its source. The prefix and the required phrases (separated by tabs) of the source
-    come from the lines with the same number in `prefixes` and `phrases`. context: see `number_sources`. language: see
-    `Source.language`."""
+def constrained_sources(lines: Input, prefixes: Input | None, phrases: Input | None, reader: LineReader,
+                        language: str = "", tag: str | None = None) -> Iterator[tuple[Line, Source]]:
+    """Yield each of `lines` with its source, as `reader` reads it. The prefix and the required phrases (separated by
+    tabs) of the source come from the lines with the same number in `prefixes` and `phrases`. language, tag: see
+    `Source`."""
     inputs = [text for text in (lines, prefixes, phrases) if text is not None]
 
     def pairs() -> Iterator[tuple[Line, Source]]:
         for line, *others in zip_parallel([text.name for text in inputs], *inputs):
             prefix = "" if prefixes is None else others[0].text
             required = "" if phrases is None else others[-1].text
-            yield line, Source(line.text, language=language, prefix=prefix,
+            yield line, Source(line.text, language=language, tag=tag, prefix=prefix,
                                required=tuple(phrase for phrase in required.split("\t") if phrase.strip()))
 
     with_line, with_source = tee(pairs())
-    numbered = number_sources((source for _, source in with_source), context)
+    numbered = reader.number(source for _, source in with_source)
     return zip((line for line, _ in with_line), numbered, strict=True)
 
 

@@ -5,6 +5,7 @@ On many cores, several workers with one thread each are faster than one worker w
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
 import signal
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,15 +19,20 @@ from threading import Lock
 from types import TracebackType
 from typing import Any, Unpack
 
+import numpy as np
+
+from seq2seq.data.glossary import Glossary
+from seq2seq.data.placeholders import Placeholders
 from seq2seq.devices import count_gpus, kind, use_threads
 from seq2seq.errors import OptionError, UserError
 from seq2seq.inference.int8 import NativeEngine
 from seq2seq.recipe import DecodingOptions, DecodingSection, Languages, decoding_with
 from seq2seq.signals import signal_name
-from seq2seq.tokenizers.language_token import Directions
+from seq2seq.tokenizers.line_reader import LineReader
 from seq2seq.tokenizers.source import Source
-from seq2seq.translation.sources import equal_shares, number_sources
-from seq2seq.translation.translator import ReportProgress, Translation, Translator, translate_blocks
+from seq2seq.translation.sources import equal_shares
+from seq2seq.translation.translation import ReportProgress, Translation
+from seq2seq.translation.translator import Translator, translate_blocks
 
 
 class TranslatorPool:
@@ -44,8 +50,9 @@ class TranslatorPool:
     decoding: DecodingSection
     precision: str
     device: str
-    directions: Directions
-    context: int
+    reader: LineReader
+    placeholders: Placeholders | None = None
+    glossary: Glossary | None = None
 
     def __init__(self, path: str | Path, workers: int, device: str = "auto", precision: str = "auto",
                  threads: int | None = 1, ensemble: Sequence[str | Path] = (), fusion: str | Path | None = None,
@@ -71,7 +78,7 @@ class TranslatorPool:
                 self.shared = loaded
                 self.executor = ThreadPoolExecutor(workers, "translator", partial(use_threads, threads or 1))
                 self.decoding, self.precision, self.device = loaded.decoding, loaded.precision, loaded.device
-                self.directions, self.context = loaded.directions, loaded.context
+                self.reader = loaded.reader
                 return
             precision = loaded.precision                                        # int8 or not: `load` has told
         self.processes: dict[Connection, SpawnProcess] = {}
@@ -89,34 +96,56 @@ class TranslatorPool:
         except BaseException:
             self.close()
             raise
-        self.decoding, self.precision, self.device, self.directions, self.context = ready[0]
+        self.decoding, self.precision, self.device, self.reader = ready[0]
 
     @property
     def languages(self) -> Languages:
         """Direction of lines that name no language."""
-        return self.directions.chosen
+        return self.reader.directions.chosen
 
-    def translate_stream(self, lines: Iterable[str | Source], block_lines: int = 8192, *,
+    def protecting(self, placeholders: Placeholders | None = None, glossary: Glossary | None = None) -> TranslatorPool:
+        """Return a pool of the same workers whose translations keep placeholders and terms; see
+        `Translator.protecting`."""
+        pool = copy.copy(self)
+        pool.placeholders, pool.glossary = placeholders or self.placeholders, glossary or self.glossary
+        return pool
+
+    def translate_stream(self, lines: Iterable[str | Source], block_lines: int = 8192, *, tag: str | None = None,
                          progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
                          ) -> Iterator[list[Translation]]:
         """See `Translator.translate_stream`."""
         decoding_with(self.decoding, decoding)
-        translate = partial(self.translate, progress=progress, **decoding)
-        return translate_blocks(translate, lines, self.context, block_lines)
+        reader = self.reader.tagged(tag)
+        return translate_blocks(partial(self.translate, progress=progress, **decoding), reader, lines, block_lines)
 
-    def translate(self, lines: Sequence[str | Source], *, progress: ReportProgress | None = None,
-                  **decoding: Unpack[DecodingOptions]) -> list[list[Translation]]:
+    def translate(self, lines: Sequence[str | Source], *, tag: str | None = None,
+                  progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
+                  ) -> list[list[Translation]]:
         """See `Translator.translate`. The workers share the lines."""
-        sources = list(number_sources(lines, self.context))
+        sources = list(self.reader.tagged(tag).number(lines))
         shares = [share for share in equal_shares(sources, self.workers) if share]
         work = [[sources[index] for index in share] for share in shares]
-        found = self._in_processes(work, progress, decoding) if self.shared is None else \
-            self._in_threads(self.shared, work, progress, decoding)
+        found = self._in_processes(work, progress, decoding) if self.shared is None else self._in_threads(
+            self.shared.protecting(self.placeholders, self.glossary), work, progress, decoding)
         translations: list[list[Translation]] = [[] for _ in sources]
         for share, results in zip(shares, found, strict=True):
             for index, n_best in zip(share, results, strict=True):
                 translations[index] = n_best
         return translations
+
+    def align(self, pairs: Sequence[tuple[str, str]]) -> Sequence[np.ndarray | None]:
+        """See `Translator.align`. One worker aligns the pairs."""
+        if self.shared is not None:
+            return self.shared.align(pairs)
+        pipe = next(iter(self.processes))
+        try:
+            pipe.send((list(pairs),))
+        except (BrokenPipeError, ConnectionResetError):
+            raise self._process_ended(pipe, "while it aligned sentences") from None
+        kind, content = self._receive(pipe, "while it aligned sentences")
+        if kind == "refused":
+            raise content
+        return content
 
     def _in_threads(self, translator: Translator, work: Sequence[Sequence[Source]], progress: ReportProgress | None,
                     decoding: DecodingOptions) -> list[list[list[Translation]]]:
@@ -140,7 +169,7 @@ class TranslatorPool:
             numbers = [source.number + 1 for source in sources if source.number is not None]
             at[pipe] = f"at lines {min(numbers):,} to {max(numbers):,}"
             try:
-                pipe.send((sources, decoding))
+                pipe.send((sources, self.placeholders, self.glossary, decoding))
             except (BrokenPipeError, ConnectionResetError):
                 raise self._process_ended(pipe, at[pipe]) from None
         answers: dict[Connection, list[list[Translation]]] = {}
@@ -208,10 +237,10 @@ def device_of_worker(worker: int, device: str) -> str:
 def _serve(pipe: Connection, options: dict[str, Any]) -> None:
     """Load a model in a worker process, and translate the lines that arrive, until the parent process closes the pipe.
 
-    The first answer is ("ready", (decoding options, precision, device, directions, context)). Each message (lines,
-    decoding options) is answered by ("done", translations), or ("refused", error) if these lines are the cause of the
-    error. During a translation, messages ("progress", number of lines) are sent. After any other failure, the answer is
-    ("error", error).
+    The first answer is ("ready", (decoding options, precision, device, line reader)). Each message (lines,
+    placeholders, glossary, decoding options) is answered by ("done", translations), or ("refused", error) if these
+    lines are the cause of the error. During a translation, messages ("progress", number of lines) are sent. A message
+    (pairs,) is answered by ("done", alignments). After any other failure, the answer is ("error", error).
 
     options: arguments of `Translator.load`.
     """
@@ -219,16 +248,23 @@ def _serve(pipe: Connection, options: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         translator = Translator.load(**options)
-        pipe.send(("ready", (translator.decoding, translator.precision, translator.device, translator.directions,
-                             translator.context)))
+        pipe.send(("ready", (translator.decoding, translator.precision, translator.device, translator.reader)))
         while True:
-            lines, decoding = pipe.recv()
+            work, *options_of_work = pipe.recv()
             try:
-                found = translator.translate(lines, progress=lambda amount: pipe.send(("progress", amount)), **decoding)
-                pipe.send(("done", found))
+                pipe.send(("done", _done(translator, pipe, work, *options_of_work)))
             except (UserError, ValueError) as error:
                 pipe.send(("refused", error))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass                                                                    # the parent process has ended
     except Exception as error:
         pipe.send(("error", error))
+
+
+def _done(translator: Translator, pipe: Connection, work: list[Any], *options: Any) -> Any:
+    """Return the answer of a worker process to a message; see `_serve`."""
+    if not options:
+        return translator.align(work)
+    placeholders, glossary, decoding = options
+    return translator.protecting(placeholders, glossary).translate(
+        work, progress=lambda amount: pipe.send(("progress", amount)), **decoding)

@@ -7,17 +7,18 @@ import pytest
 import torch
 from lookup import on_host
 
-from seq2seq.alignment.align import _one_layer, link_words
+from seq2seq.alignment.align import link_words
 from seq2seq.alignment.shown_maps import AttentionMapSelection
 from seq2seq.data.alignment_links import AlignmentSettings
 from seq2seq.errors import CheckpointError, UserError
 from seq2seq.translation.attention_maps import PairAttention, TokenizedLine
+from seq2seq.translation.word_attention import one_layer
 
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_words_are_aligned_by_the_last_layer_by_default(make_model, tied):
     translator = SimpleNamespace(engine=on_host(make_model(tied_decoder_layers=tied)))
-    assert _one_layer(translator, AlignmentSettings()) == (3, AlignmentSettings(layer=1))
+    assert one_layer(translator, AlignmentSettings()) == (3, AlignmentSettings(layer=1))
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ from random_models import ENGLISH, GERMAN, recipe_text, save_random_model, train
 
 from seq2seq import Translator, TranslatorPool, translate_document
 from seq2seq.cli import main
+from seq2seq.data.placeholders import Placeholders
 from seq2seq.documents import divided_document
-from seq2seq.documents.translate_document import protected
 from seq2seq.errors import UserError
 from seq2seq.translation import text_io
 from seq2seq.translation import translator as translator_module
-from seq2seq.translation.translator import Translation
+from seq2seq.translation.translation import Translation
 
 PAGE = (b"<html><head><style>p {}</style></head><body>\r\n<h1>ein <b>Hund</b></h1>\r\n"
         b"<p>eine Katze &amp; {name}. <br>der Hund</p><p>eine Katze &amp; {name}. </p></body></html>\r\n")
@@ -142,7 +142,7 @@ def test_standard_output_workers_and_the_python_interface_give_the_same_bytes(ru
     assert run(model, tmp_path / "page.html", "--workers", "2")[1] == out
     assert translate_document(translator, tmp_path / "page.html") == out
     assert translate_document(translator, PAGE, "html", beam_size=2) == out
-    assert translate_document(protected(translator), PAGE, "html") == out
+    assert translate_document(translator.protecting(Placeholders()), PAGE, "html") == out
     with TranslatorPool(model, 2) as pool:
         assert translate_document(pool, PAGE, "html") == out
 
@@ -216,11 +216,11 @@ def test_evaluate_reports_the_adherence_to_a_glossary(capsys, model, tmp_path):
 
 
 def test_lost_placeholders_and_terms_out_of_place_are_reported_with_their_line(run, model, tmp_path, monkeypatch):
-    def tacked(self, lines, **options):
+    def tacked(self, lines, setup, progress=None):
         return [[Translation(f"{re.sub('%s|[0-9]+', 's', one.text)}. {' '.join(one.required)}", -1.0, -1.0, 3)]
                 for one in lines]
 
-    monkeypatch.setattr(Translator, "translate", tacked)
+    monkeypatch.setattr(Translator, "search_lines", tacked)
     for name, text in (("in", "der Hund\nein %s\n"), ("begin", "\n#x\n"), ("phrases", "dog\n\n")):
         (tmp_path / name).write_text(text)
     lines = tmp_path / "in"

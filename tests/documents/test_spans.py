@@ -4,9 +4,11 @@ import pytest
 from hypothesis import strategies as st
 from property_checks import few_and_many
 
-from seq2seq.documents.block import Block, Tag
+from seq2seq.data.inline_tags import Tag
+from seq2seq.data.spans import replace_spans
+from seq2seq.documents.block import Block
 from seq2seq.documents.divided_document import split_sentences
-from seq2seq.documents.spans import join_surrogates, replace_spans, trim, wrap
+from seq2seq.documents.spans import join_surrogates, trim, wrap
 
 
 def test_spans_are_replaced_in_order():

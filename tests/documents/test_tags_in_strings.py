@@ -8,10 +8,11 @@ import polib
 import pytest
 
 from seq2seq.data.line_splitting import alignment_units
+from seq2seq.data.tags_in_text import tags_in_text
 from seq2seq.documents.access_keys import with_key, without_key
 from seq2seq.documents.block import Block
 from seq2seq.documents.divided_document import DividedDocument
-from seq2seq.documents.preparation import prepare, tags_in_text, with_markup
+from seq2seq.documents.preparation import prepare, with_markup
 from seq2seq.documents.registry import parse
 
 FRENCH = {"A": "une", "red": "rouge", "car": "voiture", "is": "est", "on": "dans", "the": "la", "street": "rue",

@@ -37,6 +37,9 @@ class NoModels:
     def context(self, path):
         return 0
 
+    def tags(self, source, target):
+        return ("<law>", "<news>")
+
     def count_tokens(self, group, sentences):
         return list(map(estimate_tokens, sentences))
 
@@ -78,6 +81,7 @@ PARAMETERS = {
     "text in a list is null": {"q": ["a", None]}, "text with half of a pair": {"q": "\ud800"},
     "unknown language": {"source": "zz"}, "unknown format": {"format": "xml"},
     "direction without a model": {"source": "zh", "target": "de"}, "unknown glossary": {"glossary": "others"},
+    "unknown tag": {"tag": "<sport>"}, "line with another tag": {"q": "<news> a", "tag": "<law>"},
     "malformed document": {"q": '{"a": }', "format": "json"}, "unexpected error": {},
 }
 for name, changed in PARAMETERS.items():

@@ -3,6 +3,7 @@
 import functools
 import math
 from contextlib import redirect_stderr
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -20,7 +21,8 @@ from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.whole_words import Words
 from seq2seq.translation.generation import generate
 from seq2seq.translation.search_setup import SearchSetup
-from seq2seq.translation.translator import Translation, Translator
+from seq2seq.translation.translation import Translation
+from seq2seq.translation.translator import Translator
 
 CATALOGUE = Catalogue("translation")
 RECIPE = recipe_text(
@@ -112,6 +114,19 @@ add_options("more translations than candidates", mbr=3, n_best=4)
 add_options("a min_length above max_length", min_length=5, max_length=4)
 add_options("a blank forbidden phrase", forbid=[" "])
 add_options("a phrase both required and forbidden", forbid=["A "], require=["a"], ignore_case=True)
+
+
+def add_tags(name: str, line: str, tag: str, *known: str) -> None:
+    def case(folder):
+        reader = replace(load(model(folder)).reader, tags=known)
+        list(reader.tagged(tag).number([line]))
+
+    CATALOGUE.add(name, case)
+
+
+add_tags("a tag that is not known", "ein Hund", "<sport>", "<law>", "<news>")
+add_tags("a tag for a model without tags", "ein Hund", "<sport>")
+add_tags("a line with another tag than that of all lines", "<news> ein Hund", "<law>", "<law>", "<news>")
 
 
 # Generation and rescoring

@@ -7,7 +7,7 @@ from served import serving
 @pytest.fixture(autouse=True)
 def no_lemmatizer(monkeypatch):
     """Lemmatizers take seconds to load."""
-    monkeypatch.setattr("seq2seq.documents.words._lemmatizer", lambda language: None)
+    monkeypatch.setattr("seq2seq.data.words._lemmatizer", lambda language: None)
 
 
 @pytest.fixture(scope="module")

@@ -4,14 +4,14 @@ import threading
 import time
 from contextlib import contextmanager
 
-from seq2seq.documents.glossary import Glossary
+from seq2seq.data.glossary import Glossary
 from seq2seq.serve.app import create_app
 from seq2seq.serve.directions import Directions
 from seq2seq.serve.scheduler import estimate_tokens
 from seq2seq.serve.server import create_server, listen
 from seq2seq.serve.service import Service
 from seq2seq.tokenizers.vocabulary import as_line
-from seq2seq.translation.translator import Translation
+from seq2seq.translation.translation import Translation
 from seq2seq.translation.word_confidence import Word
 
 DIRECTIONS = (("de", "en"), ("en", "fr"), ("fr", "br"), ("zh-Hans", "en"))
@@ -35,6 +35,9 @@ class EchoModels:
 
     def context(self, path):
         return 0
+
+    def tags(self, source, target):
+        return ("<law>",) if source == "de" else ()
 
     def count_tokens(self, group, sentences):
         return list(map(estimate_tokens, sentences))

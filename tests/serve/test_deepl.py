@@ -9,7 +9,7 @@ import requests
 from deepl.api_data import MultilingualGlossaryDictionaryEntries as Entries
 from served import EchoModels, serving, wait_until
 
-from seq2seq.documents.glossary import Glossary
+from seq2seq.data.glossary import Glossary
 from seq2seq.errors import UserError
 from seq2seq.serve import deepl_documents, deepl_glossaries
 from seq2seq.serve.api import Settings

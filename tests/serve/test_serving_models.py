@@ -21,7 +21,7 @@ from seq2seq.serve.server import application
 from seq2seq.serve.service import Service
 from seq2seq.storage.checkpoints import MODEL, load_bundle, save_bundle, weights_checksum
 from seq2seq.storage.directories import METADATA
-from seq2seq.translation.translator import Translation
+from seq2seq.translation.translation import Translation
 
 SIZES = "d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 7, max_positions: 31"
 DECODING = "beam_size: 2, max_length: 5, safety_net: false"

@@ -6,6 +6,7 @@ import unicodedata
 
 import pytest
 import requests
+from random_models import PAIRS, recipe_text, save_random_model, trained_tokenizers
 from served import serving
 
 from seq2seq.data import language_identification
@@ -17,6 +18,8 @@ from seq2seq.serve.detection import Detector
 from seq2seq.serve.directions import Directions
 from seq2seq.serve.errors import ApiError, SlowdownError
 from seq2seq.serve.limits import Limits, read_keys
+from seq2seq.serve.models import MachineOptions, Models
+from seq2seq.translation.translator import Translator
 
 # Sentences
 
@@ -193,3 +196,54 @@ def test_the_clients_that_were_idle_for_longest_are_forgotten(monkeypatch):
     for client in ("address a", "address b", "address c"):
         limits.check(client)
     assert len(limits._requests._tokens) == 2
+
+
+# Tags of the training corpora
+
+
+def sentences(models):
+    return sorted(sentence for _, batch in models.batches for sentence in batch)
+
+
+@pytest.mark.parametrize(("path", "q", "found"), [
+    ("/translate", "q", lambda answer: answer["translatedText"]),
+    ("/v2/translate", "text", lambda answer: answer["translations"][0]["text"])])
+def test_a_line_of_a_text_may_begin_with_a_tag_that_does_not_come_out(path, q, found):
+    languages = {"source": "de", "target": "en", "source_lang": "DE", "target_lang": "EN"}
+    with serving() as (url, _, models):
+        text = "<law> Ein Hund. Er läuft.\nKatze\n<law>Haus"
+        answer = requests.post(f"{url}{path}", json={q: text, **languages}).json()
+        assert sentences(models) == ["<law> Ein Hund.", "<law> Er läuft.", "<law> Haus", "Katze"]
+        assert found(answer).count("\n") == 2 and found(answer).startswith("en(<law> Ein")     # the model echoes it
+        models.batches.clear()
+        requests.post(f"{url}{path}", json={q: "Ein Hund.\n<law> Haus", "tag": "<law>", **languages})
+        assert sentences(models) == ["<law> Ein Hund.", "<law> Haus"]
+
+
+def test_only_the_model_that_knows_a_tag_gets_it():
+    with serving() as (url, _, models):
+        requests.post(f"{url}/translate", json={"q": "<law> Haus", "source": "de", "target": "fr"})
+        assert sentences(models) == ["<law> Haus", "en(<law> Haus)"]
+        models.batches.clear()
+        requests.post(f"{url}/translate", json={"q": "<law> house", "source": "en", "target": "fr"})
+        assert sentences(models) == ["<law> house"]                                  # text
+
+
+@pytest.mark.parametrize(("tag", "q"), [("<news>", "Haus"), ("law", "Haus")])
+def test_a_tag_that_no_model_of_the_direction_knows_is_refused(tag, q):
+    with serving() as (url, _, models):
+        answer = requests.post(f"{url}/translate", json={"q": q, "source": "de", "target": "en", "tag": tag})
+        assert answer.status_code == 400 and "<law>" in answer.json()["error"] and not models.batches
+
+
+def test_a_served_model_gets_a_tag_as_in_training(tmp_path):
+    text = recipe_text("auto", "d_model: 16, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 32",
+                       "beam_size: 2, max_length: 9").replace("train.en}", "train.en, tag: 'law:'}")
+    tokenizers = trained_tokenizers(text, [*PAIRS, ("law: ein Hund", "law:")])
+    path = save_random_model(tmp_path / "model", text, tokenizers, 5)
+    models = Models.load([path], MachineOptions("cpu", "fp32"))
+    (best, *_), = Translator.load(path, "cpu", "fp32").translate(["law: ein Hund"], beam_size=2)
+    with serving(models) as (url, *_):
+        for request in ({"q": "law: ein Hund"}, {"q": "ein Hund", "tag": "law:"}):
+            answer = requests.post(f"{url}/translate", json={**request, "source": "de", "target": "en"}).json()
+            assert answer["translatedText"] == best.text.strip()

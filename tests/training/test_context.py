@@ -16,10 +16,12 @@ from seq2seq.evaluation.rescoring import rescore
 from seq2seq.evaluation.systems import read_tests
 from seq2seq.evaluation.two_systems import compare_systems
 from seq2seq.interop import argos
-from seq2seq.recipe import Corpus, DecodingSection, load_recipe
+from seq2seq.recipe import Corpus, DecodingSection, Languages, load_recipe
 from seq2seq.serve.models import MachineOptions, Models
 from seq2seq.storage.tokenizer_files import load_tokenizers
 from seq2seq.tokenizers.context import SEPARATOR_ID
+from seq2seq.tokenizers.language_token import Directions
+from seq2seq.tokenizers.line_reader import LineReader
 from seq2seq.tokenizers.source import Source, as_source
 from seq2seq.tokenizers.vocabulary import as_line
 from seq2seq.training import synthetic_text
@@ -240,10 +242,11 @@ def test_an_interrupted_back_translation_reads_the_same_contexts(folder, tmp_pat
 
     def translate(requests, **options):
         """Give the requests as translations."""
-        return [[SimpleNamespace(text=f"{request.context} {request.text}")] for request in requests]
+        return [[SimpleNamespace(text=f"{request.context} {request.text}", faults=())] for request in requests]
 
-    translator = SimpleNamespace(context=2, decoding=DecodingSection(), precision="fp32", translate=translate,
-                                 languages=SimpleNamespace(target="de"))
+    languages = Languages(source="en", target="de")
+    translator = SimpleNamespace(reader=LineReader(Directions(languages, (languages,), ()), context=2),
+                                 decoding=DecodingSection(), precision="fp32", translate=translate, languages=languages)
     spec = Corpus(source=str(tmp_path / "text"), translated_by=(str(folder / "run"),))
 
     def translation(name):

@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from toy import copy_finished_run
+from toy import RECIPE, copy_finished_run, train_toy
 from trainings import same
 
 from seq2seq.data.preparation import TrainingText, train_or_load_tokenizers
@@ -12,6 +12,7 @@ from seq2seq.interop.huggingface_import import import_model
 from seq2seq.recipe import differences, load_recipe, parse_recipe
 from seq2seq.storage.checkpoints import load_bundle, save_bundle
 from seq2seq.training.run import start_training, train
+from seq2seq.translation.translator import Translator
 from tests.marian_models import make
 
 FINE_TUNING = """
@@ -106,3 +107,15 @@ def test_an_imported_model_can_be_trained_on(separate, folder, tuned, tmp_path):
     assert best.tokenizer_files == imported.tokenizer_files and not same(best.weights, imported.weights)
     loaded = train_or_load_tokenizers(TrainingText.of(recipe), tmp_path / "run" / "tokenizer")
     assert loaded.files() == imported.tokenizer_files
+
+
+def test_a_model_knows_the_tags_of_its_corpora_and_of_the_model_that_it_was_trained_from(tmp_path):
+    tagged = RECIPE.replace("target: train.de}]", "target: train.de, tag: <law>}]")
+    train_toy(tmp_path, ["training.max_steps=2"], tagged)
+    assert Translator.load(tmp_path / "run", "cpu", "fp32").reader.tags == ("<law>",)
+    second = tagged.replace("<law>", "2news").replace("model: {d_model: 16, encoder_layers: 1, decoder_layers: 1, "
+                                                     "num_heads: 2, feed_forward: 32, dropout: 0.1}\n", "")
+    (tmp_path / "second.yaml").write_text(second.replace("tokenizer: {vocab_size: 300}\n", ""))
+    settings = ["training.max_steps=1", f"training.start_from={tmp_path / 'run'}"]
+    train(load_recipe(tmp_path / "second.yaml", settings), tmp_path / "second")
+    assert Translator.load(tmp_path / "second", "cpu", "fp32").reader.tags == ("2news", "<law>")

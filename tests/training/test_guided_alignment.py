@@ -8,7 +8,6 @@ import pytest
 import torch
 from toy import RECIPE, write_corpus
 
-from seq2seq.alignment.align import unit_weights
 from seq2seq.data.alignment_links import AlignmentSettings, measured_aligner
 from seq2seq.data.batching import EncodedCorpus, EncodedSide
 from seq2seq.errors import RecipeError
@@ -26,6 +25,7 @@ from seq2seq.training.guided_alignment import (
 )
 from seq2seq.training.run import start_training, train
 from seq2seq.translation.translator import Translator
+from seq2seq.translation.word_attention import unit_weights
 
 # The model of conftest.py has 2 encoder and 3 decoder layers with 2 heads.
 

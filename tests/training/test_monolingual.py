@@ -6,7 +6,6 @@ import math
 import re
 import shutil
 import sys
-from dataclasses import replace
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
@@ -241,7 +240,7 @@ def test_perplexity_equals_a_direct_computation(translator):
 
 
 def test_the_words_of_a_language_without_spaces_are_characters_and_the_signature_says_so(translator):
-    thai = replace(translator, directions=replace(translator.directions, chosen=Languages(target="th")))
+    thai = translator.towards(Languages(target="th"))
     found = perplexities(thai, [("", "The dog sleeps.")], ["word_perplexity"])["word_perplexity"]
     assert found.details["units"] == len("Thedogsleeps.") + 1 and found.signature == "unit:character|spaces:no|end:yes"
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ from random_models import save_random_model, trained_tokenizers
 from toy import RECIPE, copy_finished_run
 
 from seq2seq.check import check_recipe
+from seq2seq.data.placeholders import Placeholders
 from seq2seq.data.preparation import reuse_tokenizers
 from seq2seq.errors import CheckpointError, CorpusError, RecipeError
 from seq2seq.recipe import DecodingSection, load_recipe
@@ -234,6 +236,7 @@ def test_check_reports_synthetic_text_that_does_not_exist_yet(folder, recipe, tm
 # `torchrun` starts this; blocks are small, so that both ranks translate.
 RANK = """
 import sys
+from dataclasses import replace
 from pathlib import Path
 from seq2seq.recipe import load_recipe
 from seq2seq.training import synthetic_text
@@ -264,3 +267,61 @@ def test_any_number_of_ranks_generates_the_same_text(folder, tmp_path):
         assert done.stdout.strip() == expected, done.stderr
         texts += [path.read_bytes() for path in (tmp_path / f"by{ranks}" / "synthetic").glob("*.txt")]
     assert len(texts) == 3 and len(set(texts)) == 1 and texts[0].count(b"\n") == len(LINES)
+
+
+MARKED = ["{name} sees two cat", "one <b>dog</b> and %s", "https://a.b/c hears red", "two {name} and {x}"] * 5
+
+
+@pytest.mark.parametrize("sampling", ["true", "false"])
+def test_generated_lines_keep_their_placeholders_and_tags(recipe, folder, tmp_path, sampling):
+    text = tmp_path / "marked.en"
+    text.write_text("".join(f"{line}\n" for line in MARKED))
+    _, found = made(recipe(f"data.train.1.target={text}", f"data.train.1.sampling={sampling}"), tmp_path / "run")
+    lines, counts = found.splitlines(), Placeholders().counts
+    assert len(lines) == len(MARKED) and all(counts(line) >= counts(source) for line, source in zip(lines, MARKED,
+                                                                                                    strict=True))
+
+
+def faulty_translations(monkeypatch):
+    """Let every translation have the faults that the words of its line name, such as cat for a loop."""
+    faults = {"cat": "loop", "dog": "lost_number", "red": "copied", "three": "too_long"}
+
+    def translate(self, sources, **options):
+        assert options.get("safety_net", True)
+        return [[replace(best, faults=tuple(fault for word, fault in faults.items() if word in source.text)), *others]
+                for source, (best, *others) in zip(sources, original(self, sources, **options), strict=True)]
+
+    original = Translator.translate
+    monkeypatch.setattr(Translator, "translate", translate)
+
+
+def test_translations_with_faults_are_no_training_pairs_and_are_counted(recipe, tmp_path, monkeypatch, capsys):
+    faulty_translations(monkeypatch)
+    using, run = recipe("training.max_steps=2"), tmp_path / "run"
+    spec, text = made(using, run)
+    assert text.count("\n") == len(LINES) and spec.faulty == {1: "loop", 2: "copied", 4: "loop"}
+    told = capsys.readouterr().err
+    assert "3 of 5 translations" in told and "2 loop" in told and "1 copied" in told
+    train(using, run)
+    counts = load_bundle(run / "best").metadata["corpora"]["mono.en"]
+    assert counts["dropped"] == {"loop": 2, "copied": 1, "empty": 1} and counts["kept"] == 1
+    assert counts["lines"] == len(LINES)
+
+
+def test_the_faults_of_a_generated_text_are_the_same_after_an_interruption(recipe, tmp_path, monkeypatch):
+    faulty_translations(monkeypatch)
+    spec, text = made(recipe(), tmp_path / "whole")
+    monkeypatch.setattr(synthetic, "BLOCK_LINES", 2)
+    write = UnfinishedOutput.write
+
+    def interrupted(*arguments):
+        write(*arguments)
+        raise KeyboardInterrupt
+
+    for _ in range(2):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(UnfinishedOutput, "write", interrupted)
+            made(recipe(), tmp_path / "parted")
+    again, same = made(recipe(), tmp_path / "parted")
+    assert (again.faulty, same) == (spec.faulty, text)
+    assert made(recipe(), tmp_path / "parted")[0].faulty == spec.faulty         # read again

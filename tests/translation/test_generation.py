@@ -15,7 +15,8 @@ from seq2seq.errors import CheckpointError, CorpusError, OptionError, UserError
 from seq2seq.evaluation.rescoring import rescore
 from seq2seq.translation.generation import generate
 from seq2seq.translation.scoring import pair_scores
-from seq2seq.translation.translator import Translation, Translator
+from seq2seq.translation.translation import Translation
+from seq2seq.translation.translator import Translator
 
 TRANSLATES = recipe_text(
     283, "d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 7, max_positions: 31",

@@ -26,11 +26,12 @@ from seq2seq.storage.checkpoints import MODEL, RECIPE, load_bundle, save_bundle
 from seq2seq.storage.tensor_files import read_tensors
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, Tokenizer, Tokenizers
 from seq2seq.training.distributed import translate_lines, translate_whole_blocks
-from seq2seq.translation import translator as module
+from seq2seq.translation import line_search as module
 from seq2seq.translation.generation import generate
 from seq2seq.translation.scoring import pair_scores
 from seq2seq.translation.search_setup import SearchSetup
-from seq2seq.translation.translator import Translation, Translator
+from seq2seq.translation.translation import Translation
+from seq2seq.translation.translator import Translator
 from seq2seq.translation.word_confidence import Word
 from seq2seq.translation.worker_processes import TranslatorPool
 

@@ -9,8 +9,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from seq2seq.documents.block import IN_STRINGS, Block, TagKind, pair_tags
-from seq2seq.documents.inline import VOID, element_name
+from seq2seq.data.inline_tags import TagKind, pair_tags
+from seq2seq.data.tags_in_text import VOID, element_name
+from seq2seq.documents.block import IN_STRINGS, Block
 from seq2seq.documents.plurals import Plural
 from seq2seq.documents.spans import is_message, join_surrogates, trim
 from seq2seq.documents.xml_tokens import XmlToken

@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from seq2seq.data.spans import replace_spans
 from seq2seq.documents.block import IN_STRINGS, Block, DocumentError
-from seq2seq.documents.spans import decode_text, is_message, join_surrogates, replace_spans, trim, with_margins
+from seq2seq.documents.spans import decode_text, is_message, join_surrogates, trim, with_margins
 
 _STRING = r"\"(?:[^\"\\]|\\[\s\S])*+\"|'(?:[^'\\]|\\[\s\S])*+'|[\w.$:/-]++"
 _SPACE = r"(?:\s++|//[^\n\r]*+|/\*(?:[^*]|\*(?!/))*+\*/)*+"

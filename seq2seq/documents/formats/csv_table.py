@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from seq2seq.data.spans import replace_spans
 from seq2seq.documents.block import Block, DocumentError
-from seq2seq.documents.spans import decode_text, is_message, replace_spans, trim, with_margins
+from seq2seq.documents.spans import decode_text, is_message, trim, with_margins
 from seq2seq.languages import canonical, code_for, main_language
 
 _SOURCE = {"source", "sourcetext", "sourcestring", "original", "originaltext", "msgid"}

@@ -17,11 +17,12 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from seq2seq.documents.block import MAX_TAGS, Block, decode, element_ends, require_count
+from seq2seq.data.inline_tags import element_ends
+from seq2seq.data.spans import replace_spans
+from seq2seq.data.tags_in_text import UNTRANSLATED, VOID
+from seq2seq.documents.block import MAX_TAGS, Block, decode, require_count
 from seq2seq.documents.html_templates import Code, find_code
-from seq2seq.documents.inline import UNTRANSLATED, VOID
 from seq2seq.documents.runs import RunDocument, Token
-from seq2seq.documents.spans import replace_spans
 
 # As in HTML 5, a quote begins the value of an attribute only after =.
 _TAG = re.compile(r"<(?P<end>/?)(?P<name>[a-zA-Z][^\s/<>]*+)"

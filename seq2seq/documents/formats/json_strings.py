@@ -16,10 +16,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from seq2seq.data.spans import replace_spans
 from seq2seq.documents.block import IN_STRINGS, MAX_DEPTH, Block, DocumentError
 from seq2seq.documents.json_tree import margin_before, read_json
 from seq2seq.documents.plurals import Plural
-from seq2seq.documents.spans import decode_text, is_message, replace_spans, trim, with_margins
+from seq2seq.documents.spans import decode_text, is_message, trim, with_margins
 from seq2seq.files import read_any_json
 
 _TEXT_KEYS = {"message": "chrome", "defaultMessage": "vue", "string": "vue"}

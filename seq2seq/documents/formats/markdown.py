@@ -22,11 +22,15 @@ from markdown_it.token import Token
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from seq2seq.documents.block import Block, Tag, TagKind, is_translatable, pair_tags, require_count
+from seq2seq.data.inline_tags import Tag, TagKind, pair_tags
+from seq2seq.data.spans import replace_spans
+from seq2seq.data.tags_in_text import VOID
+from seq2seq.documents.block import Block, require_count
 from seq2seq.documents.formats.markdown_parser import parser
 from seq2seq.documents.formats.plain_text import one_line
-from seq2seq.documents.inline import VOID, find_core, shift_tags
-from seq2seq.documents.spans import decode_text, is_message, replace_spans
+from seq2seq.documents.inline import find_core, shift_tags
+from seq2seq.documents.spans import decode_text, is_message
+from seq2seq.tokenizers.canonical_text import is_translatable
 
 MAX_CHARACTERS = 10_000_000
 """Maximum length of a document, because the parser takes several kB of memory for each line."""

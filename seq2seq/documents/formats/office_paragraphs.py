@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from seq2seq.documents.block import Block, Tag, TagKind
+from seq2seq.data.inline_tags import Tag, TagKind
+from seq2seq.documents.block import Block
 from seq2seq.documents.inline import find_core, match_tags, shift_tags
 from seq2seq.documents.xml_tokens import XmlToken, escape_xml
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from seq2seq.documents.block import Block, is_translatable
+from seq2seq.documents.block import Block
 from seq2seq.documents.spans import decode_text
+from seq2seq.tokenizers.canonical_text import is_translatable
 
 _LINE = re.compile(r"([^\r\n]*+)(\r\n|\r|\n|\Z)")
 _MARGIN = re.compile(r"(?:[ \t]*+>)*+\s*+")

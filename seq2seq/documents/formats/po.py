@@ -12,11 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from seq2seq.data.placeholders import Placeholders
 from seq2seq.data.po import CONTROLS, Catalogue, Field, MalformedCatalogue, Message, declared_encoding
+from seq2seq.data.spans import replace_spans
 from seq2seq.documents.block import Block, DocumentError
-from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.plurals import MAX_FORMS, gettext_language, gettext_rule, singular_forms
-from seq2seq.documents.spans import decode_text, is_text, replace_spans, trim, wrap
+from seq2seq.documents.spans import decode_text, is_text, trim, wrap
 from seq2seq.documents.syntaxes import GETTEXT_FORMATS, find_markup, keeps_arguments, with_boundaries
 from seq2seq.languages import is_same_language
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from seq2seq.data.spans import replace_spans
 from seq2seq.documents.block import Block, DocumentError
-from seq2seq.documents.spans import decode_text, is_message, join_surrogates, replace_spans, trim, with_margins, wrap
+from seq2seq.documents.spans import decode_text, is_message, join_surrogates, trim, with_margins, wrap
 
 _SPACE = r"(?:[ \t\f]|\\(?:\r\n|\r|\n)[ \t\f]*+)*+"
 _LINE = re.compile(r"[ \t\f]*+(?:[#!][^\r\n]*+|(?P<key>(?:[^\\ \t\f=:\r\n]|\\(?:\r\n|[\s\S]|\Z))*+)"

@@ -18,21 +18,14 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
 
+from seq2seq.data.inline_tags import Tag, TagKind, pair_tags
 from seq2seq.data.line_splitting import SENTENCE_MARKS, alignment_units
-from seq2seq.documents.block import (
-    MAX_TAGS,
-    Block,
-    DocumentError,
-    Tag,
-    TagKind,
-    is_translatable,
-    pair_tags,
-    require_count,
-)
+from seq2seq.documents.block import MAX_TAGS, Block, DocumentError, require_count
 from seq2seq.documents.formats.plain_text import one_line
 from seq2seq.documents.inline import find_core, shift_tags
 from seq2seq.documents.spans import decode_text
 from seq2seq.languages import SPACELESS, has_spaceless_words
+from seq2seq.tokenizers.canonical_text import is_translatable
 
 MAX_GAP = 3.0
 """Longest pause in seconds between two cues of a block."""

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from seq2seq.data.spans import replace_spans
 from seq2seq.documents.block import IN_STRINGS, Block, DocumentError, require_count
 from seq2seq.documents.json_tree import JsonNode, margin_before, parse_json_tree
 from seq2seq.documents.plurals import CATEGORIES, plural_sources
-from seq2seq.documents.spans import decode_text, is_message, replace_spans, trim, with_margins
+from seq2seq.documents.spans import decode_text, is_message, trim, with_margins
 from seq2seq.files import read_any_json
 from seq2seq.languages import canonical
 

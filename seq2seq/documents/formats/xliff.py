@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from seq2seq.data.spans import replace_spans
 from seq2seq.data.tmx import separates_words
 from seq2seq.data.xliff import LANGUAGES, UNTRANSLATED_STATES
 from seq2seq.documents.block import Block, DocumentError
-from seq2seq.documents.spans import is_text, replace_spans, trim
+from seq2seq.documents.spans import is_text, trim
 from seq2seq.documents.xml_tokens import XmlToken
 from seq2seq.documents.xml_units import Role, XmlFile, with_attribute
 from seq2seq.languages import is_same_language

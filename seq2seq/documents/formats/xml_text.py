@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from seq2seq.documents.block import Block, element_ends
+from seq2seq.data.inline_tags import element_ends
+from seq2seq.documents.block import Block
 from seq2seq.documents.runs import RunDocument, Token
 from seq2seq.documents.xml_tokens import XmlToken, decode_xml, escape_xml, xml_tokens
 

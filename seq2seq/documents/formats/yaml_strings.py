@@ -16,9 +16,10 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning, YAMLError
 from ruamel.yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode
 
+from seq2seq.data.spans import replace_spans
 from seq2seq.documents.block import IN_STRINGS, MAX_DEPTH, Block, DocumentError, require_count
 from seq2seq.documents.plurals import CATEGORIES, Plural
-from seq2seq.documents.spans import decode_text, is_message, replace_spans, trim, with_margins
+from seq2seq.documents.spans import decode_text, is_message, trim, with_margins
 from seq2seq.languages import LANGUAGE_NAMES, main_language
 
 MAX_CHARACTERS = 1_000_000

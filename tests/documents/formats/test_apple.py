@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from unchanged_documents import texts, unchanged, upper
 
+from seq2seq.data.placeholders import Placeholders
 from seq2seq.documents.block import DocumentError
 from seq2seq.documents.formats.apple_strings import AppleStringsDocument
 from seq2seq.documents.formats.stringsdict import StringsDictDocument
 from seq2seq.documents.formats.xcstrings import XcstringsDocument
-from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.registry import parse
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import strategies as st
 from property_checks import few_and_many
 
-from seq2seq.documents.placeholders import Placeholders
+from seq2seq.data.placeholders import Placeholders
 
 
 @pytest.mark.parametrize(("text", "expected"), [

@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from seq2seq.data.line_splitting import Span
-from seq2seq.documents.words import MIN_STEM, lemmas, lower_case, same_word, words
+from seq2seq.data.words import MIN_STEM, lemmas, lower_case, same_word, words
 from seq2seq.errors import UserError
 from seq2seq.files import regular_bytes
 from seq2seq.languages import SPACELESS_CHARACTER

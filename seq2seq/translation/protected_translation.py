@@ -1,7 +1,7 @@
-"""Translation that keeps placeholders and terms.
+"""Search that keeps inline tags, placeholders and terms.
 
-Pairs of tags are taken out of a sentence and placed in its translation by alignment (`preparation`, `placement`). A
-sentence is first translated as it is, with inline terms (`annotate`) if the model was trained with them. If the
+Pairs of tags are taken out of a sentence and placed in its translation by alignment (`placement`). A sentence is first
+translated as it is, with inline terms (`annotate`) if the model was trained with them. If the
 translation lost or invented a placeholder, the sentence is translated again with a number in place of each placeholder,
 because models copy numbers. If placeholders are still wrong, the sentence is translated without placeholders, and they
 are inserted into the translation by word alignment. If the translation lacks terms, these become required phrases of
@@ -19,24 +19,25 @@ from typing import Unpack
 
 import numpy as np
 
+from seq2seq.data.glossary import FoundTerm, Glossary, Term, find_words
+from seq2seq.data.inline_tags import Tag, TagKind, pair_tags, with_tags
 from seq2seq.data.line_splitting import Span, split_margins
-from seq2seq.documents.block import MAX_BLOCK_CHARACTERS, Block, Tag, TagKind, is_translatable, pair_tags
-from seq2seq.documents.glossary import FoundTerm, Glossary, Term, find_words
-from seq2seq.documents.placeholders import Placeholders, paired_tags, tag_kind
-from seq2seq.documents.placement import MAX_TAGS, Align, align_words, place_tags, single_spaced, with_spaces
-from seq2seq.documents.preparation import tags_in_text, with_markup, without_markup
-from seq2seq.documents.spans import replace_spans
-from seq2seq.documents.term_placement import TermPlacement, after_end, attended_word, sentence_count
-from seq2seq.recipe import DecodingOptions
+from seq2seq.data.placeholders import Placeholders, paired_tags, tag_kind
+from seq2seq.data.spans import replace_spans
+from seq2seq.data.tags_in_text import TaggedText, without_tags
+from seq2seq.recipe import DecodingOptions, DecodingSection, Languages
+from seq2seq.tokenizers.canonical_text import is_translatable
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.term_markers import TERM_MARKERS, annotate
 from seq2seq.translation.output_faults import FAULTS, LOST_PLACEHOLDER, faults
+from seq2seq.translation.placement import MAX_TAGS, Align, align_words, place_tags, single_spaced, with_spaces
 from seq2seq.translation.retry_faulty_lines import MAX_LOSS, retry
-from seq2seq.translation.sources import number_sources
-from seq2seq.translation.translator import ReportProgress, Translation, Translator
+from seq2seq.translation.term_placement import TermPlacement, after_end, attended_word, sentence_count
+from seq2seq.translation.translation import ReportProgress, Translation
 from seq2seq.translation.word_confidence import Word
-from seq2seq.translation.worker_processes import TranslatorPool
 
+Search = Callable[..., list[list[Translation]]]
+"""Function with the arguments and results of `ProtectedSearch.translate`."""
 STAND_INS = (37, 43, 58, 64, 73, 89, 92, 46, 57, 68, 79, 83, 94, 39, 52, 61)
 """Numbers that replace placeholders. Numbers that the sentence contains are not used. Models know two-digit numbers
 best, and rarely write numbers of this size in words."""
@@ -62,30 +63,34 @@ class _Line:
 
 
 @dataclass(frozen=True)
-class ProtectedTranslator:
-    """Translator whose translations keep all placeholders of their sources and, if possible, the terms of a glossary.
+class ProtectedSearch:
+    """Search whose translations keep all tags and placeholders of their sources and, if possible, the terms of a
+    glossary.
 
-    terms_inline: True if the model was trained with terms in its source text (`data.augmentation.terms`). align:
-    function that aligns sentences with their translations; None: placeholders are placed by position, and terms stay
-    where the search put them. retries: True to translate again if placeholders or terms are lost; False to only report
-    it.
+    search: function that returns the best translations of sources, and knows nothing of all this. languages: direction
+    of the sources. decoding: default decoding options; a call can override them. terms_inline: True if the model was
+    trained with terms in its source text (`data.augmentation.terms`). align: function that aligns sentences with their
+    translations; None: placeholders are placed by position, and terms stay where the search put them. retries: True to
+    translate again if placeholders or terms are lost; False to only report it.
     """
 
-    translator: Translator | TranslatorPool
+    search: Search
+    languages: Languages
+    decoding: DecodingSection
     placeholders: Placeholders = Placeholders()
     glossary: Glossary | None = None
     terms_inline: bool = False
     align: Align | None = None
     retries: bool = True
 
-    def translate(self, lines: Sequence[str | Source], *, progress: ReportProgress | None = None,
+    def translate(self, sources: Sequence[Source], *, progress: ReportProgress | None = None,
                   **decoding: Unpack[DecodingOptions]) -> list[list[Translation]]:
-        """Return the best translations of each line; see `Translator.translate`."""
+        """Return the best translations of each source; see `Translator.translate`."""
         marked = []
-        forbidden = tuple(decoding.get("forbid", self.translator.decoding.forbid) or ())
-        everywhere = decoding.get("require", self.translator.decoding.require)
-        tagged: list[Block | None] = []                                         # lines whose tags are taken out
-        for request in map(self.translator.directions.source, number_sources(lines, self.translator.context)):
+        forbidden = tuple(decoding.get("forbid", self.decoding.forbid) or ())
+        everywhere = decoding.get("require", self.decoding.require)
+        tagged: list[TaggedText | None] = []                                    # lines whose tags are taken out
+        for request in sources:
             # Tags could divide a required phrase, or stand before a prefix.
             block = None if request.prefix or request.required or everywhere else _without_tags(request.text)
             tagged.append(block)
@@ -98,23 +103,23 @@ class ProtectedTranslator:
             if terms:
                 allowed += self.placeholders.counts("\n".join(form for one in terms for form in one.term.translations))
             marked.append(_Line(request, terms, own, forced, allowed, required, forbidden))
-        found = self.translator.translate([self._first_request(line) for line in marked], progress=progress, **decoding)
+        found = self.search(list(map(self._first_request, marked)), progress=progress, **decoding)
         return self._with_tags(tagged, self._checked(marked, found, decoding))
 
-    def _with_tags(self, blocks: Sequence[Block | None], results: list[list[Translation]]) -> list[list[Translation]]:
+    def _with_tags(self, blocks: Sequence[TaggedText | None], results: list[list[Translation]]
+                   ) -> list[list[Translation]]:
         """Return the translations with the tags of their lines. blocks: lines with tags; None: a line has none."""
         plain = [single_spaced(block.text, block.tags) if block else "" for block in blocks]
         pairs = [(text, one.text) for text, block, n_best in zip(plain, blocks, results, strict=True) if block
                  for one in n_best if one.text != text]
         weights = iter(align_words(self.align, pairs, self.placeholders))
 
-        def tagged(block: Block, plain: str, one: Translation) -> Translation:
+        def tagged(block: TaggedText, plain: str, one: Translation) -> Translation:
             text, tags = block.text, list(block.tags)
             if one.text != plain:
                 text, tags = with_spaces(block.text, block.tags, one.text, place_tags(
                     block.text, block.tags, one.text, next(weights)))
-            return replace(one, text=with_markup(Block(text, tuple(tags)), {}).text,
-                           words=_words_with(one.words, text, tags))
+            return replace(one, text=with_tags(text, tags), words=_words_with(one.words, text, tags))
 
         return [[tagged(block, text, one) for one in n_best] if block else n_best
                 for text, block, n_best in zip(plain, blocks, results, strict=True)]
@@ -133,7 +138,7 @@ class ProtectedTranslator:
         results = [self._kept(line, n_best) for line, n_best in zip(lines, block, strict=True)]
         if self.retries:
             results = self._retried(lines, results, decoding)
-        net = decoding.get("safety_net", self.translator.decoding.safety_net)
+        net = decoding.get("safety_net", self.decoding.safety_net)
         return [[self._reported(line, one, all(one is not other for other in first), net) for one in n_best]
                 for line, n_best, first in zip(lines, results, block, strict=True)]
 
@@ -144,32 +149,32 @@ class ProtectedTranslator:
         def faulty(wrong: Callable[[_Line, str], object]) -> list[int]:
             return [index for index, line in enumerate(lines) if wrong(line, results[index][0].text)]
 
-        def search(requests: Sequence[Source]) -> list[list[Translation]]:
-            return self.translator.translate(requests, **decoding)
+        def again(requests: Sequence[Source]) -> list[list[Translation]]:
+            return self.search(requests, **decoding)
 
         # The safety net is off, because it would force a lost number into the translation, at any position.
         without_net: DecodingOptions = {**decoding, "safety_net": False}
 
         def search_numbers(requests: Sequence[Source]) -> list[list[Translation]]:
-            return self.translator.translate(requests, **without_net)
+            return self.search(requests, **without_net)
 
         results = retry(lines, results, faulty(self._differs), [self._numbered_request], search_numbers,
                         self._with_numbers)
         # Without placeholders, a translation would not contain the forced ones either.
         results = retry(lines, results, faulty(lambda line, text: not line.forced and self._differs(line, text)),
-                        [self._request_without_placeholders], search, self._with_placeholders)
+                        [self._request_without_placeholders], again, self._with_placeholders)
         without_phrases: DecodingOptions = {**decoding, "require": []}
         results = retry(lines, results, faulty(self._after_end),
                         [lambda line, best: replace(line.request, required=())],
-                        lambda requests: self.translator.translate(requests, **without_phrases), self._with_required)
-        return retry(lines, results, faulty(self._missing), [self._requiring_request], search, self._with_terms)
+                        lambda requests: self.search(requests, **without_phrases), self._with_required)
+        return retry(lines, results, faulty(self._missing), [self._requiring_request], again, self._with_terms)
 
     def _reported(self, line: _Line, one: Translation, is_new: bool, net: bool | None) -> Translation:
         """Return a translation with what is wrong with its final text. is_new: True if the text may differ from that
         of the first search. net: `decoding.safety_net`."""
         found = one.faults
         if net and is_new and one.parts == 1:
-            source, target = self.translator.languages.source or "", self.translator.languages.target
+            source, target = self.languages.source or "", self.languages.target
             # A placeholder with words, such as an ICU plural, is no copied text.
             before, after = (self._without_placeholders(text)[0] for text in (line.request.text, one.text))
             again = faults(before, after, source, target)
@@ -312,7 +317,7 @@ class ProtectedTranslator:
         for line, before, after, one, new in zip(lines, results, required, weights, new_weights, strict=True):
             missing = set(self._missing(line, before[0].text))
             placement = TermPlacement(line.request.text, [each for each in line.terms if each.term in missing],
-                                      before[0].text, one, self.translator.languages.target)
+                                      before[0].text, one, self.languages.target)
             placed = len({edit.term for edit in placement.edits.values()})
             placed *= self._can_be(line, placement, before[0])
             if after:
@@ -363,7 +368,7 @@ class ProtectedTranslator:
         return tuple(phrase for phrase, found in spans.items() if tacked.intersection(found))
 
     def _found(self, phrase: str, translation: str) -> list[Span]:
-        return find_words(phrase, translation, self.translator.languages.target, exact=True)
+        return find_words(phrase, translation, self.languages.target, exact=True)
 
     def _with_required(self, lines: Sequence[_Line], results: Sequence[list[Translation]],
                        found: Sequence[list[Translation]]) -> list[list[Translation]]:
@@ -371,7 +376,7 @@ class ProtectedTranslator:
         them: of those that are aligned to the source word that the phrase attends to, or that equals the phrase.
         Without such a word, the phrase stays where it is, which is reported."""
         weights, other_weights = self._weights(lines, results), self._weights(lines, found)
-        languages = self.translator.languages
+        languages = self.languages
         chosen = []
         for line, (forced, *rest), free, one, other in zip(lines, results, found, weights, other_weights, strict=True):
             best = replace(forced, misplaced_terms=self._after_end(line, forced.text))
@@ -390,12 +395,12 @@ class ProtectedTranslator:
         return chosen
 
 
-def _without_tags(text: str) -> Block | None:
-    """Return a line without its tags, which are those of the block; None if it has none, or is too long for a block."""
-    if len(text) > MAX_BLOCK_CHARACTERS // 2:                                   # the translation may be longer
+def _without_tags(line: str) -> TaggedText | None:
+    """Return a line without its tags; None if it has none, or more than `place_tags` places by alignment."""
+    if "<" not in line:
         return None
-    tags = [replace(one, kind="alone") if one.kind == "break" else one for one in tags_in_text(text)]
-    return without_markup(Block(text), tags)[0] if 0 < len(tags) <= MAX_TAGS else None
+    tagged = without_tags(line)
+    return tagged if 0 < len(tagged.tags) <= MAX_TAGS else None
 
 
 def _placed(best: Translation, placement: TermPlacement) -> Translation:

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 
+from seq2seq.data.inline_tags import TagKind, element_ends
 from seq2seq.data.line_splitting import Span
-from seq2seq.documents.block import TagKind, element_ends
 from seq2seq.errors import UserError
 from seq2seq.languages import SPACELESS
 

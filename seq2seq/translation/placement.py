@@ -17,10 +17,10 @@ from itertools import groupby, pairwise
 
 import numpy as np
 
+from seq2seq.data.inline_tags import Tag
 from seq2seq.data.line_splitting import Span, alignment_units
-from seq2seq.documents.block import Tag
-from seq2seq.documents.placeholders import Placeholders
-from seq2seq.documents.spans import overlapping, replace_spans
+from seq2seq.data.placeholders import Placeholders
+from seq2seq.data.spans import overlapping, replace_spans
 from seq2seq.languages import SPACELESS_CHARACTER, belongs_to_letter
 
 Align = Callable[[Sequence[tuple[str, str]]], Sequence[np.ndarray | None]]

@@ -5,20 +5,19 @@ import re
 from dataclasses import dataclass, field, replace
 
 import pytest
+from document_translators import Protected
 from hypothesis import strategies as st
 from property_checks import few_and_many
 
+from seq2seq.data.glossary import Glossary, find_words
+from seq2seq.data.inline_tags import Tag
+from seq2seq.data.placeholders import Placeholders
 from seq2seq.documents.adherence import adherence, adherence_of
-from seq2seq.documents.block import Tag
-from seq2seq.documents.glossary import Glossary, find_words
-from seq2seq.documents.placeholders import Placeholders
-from seq2seq.documents.protected_translation import ProtectedTranslator, _inserted
 from seq2seq.errors import RequestError
 from seq2seq.recipe import DecodingSection, Languages
-from seq2seq.tokenizers.language_token import Directions
 from seq2seq.tokenizers.source import Source
-from seq2seq.translation.sources import number_sources
-from seq2seq.translation.translator import Translation
+from seq2seq.translation.protected_translation import _inserted
+from seq2seq.translation.translation import Translation
 from seq2seq.translation.word_confidence import Word
 
 ENGLISH_TO_GERMAN = Languages(source="en", target="de")
@@ -33,12 +32,11 @@ class Model:
     context: int = 0
     decoding: DecodingSection = DecodingSection(safety_net=False)
     languages: Languages = ENGLISH_TO_GERMAN
-    directions: Directions = Directions(ENGLISH_TO_GERMAN, (ENGLISH_TO_GERMAN,), ())
     asked: list = field(default_factory=list)
 
     def translate(self, lines, *, progress=None, **decoding):
         found = []
-        for request in number_sources(lines):
+        for request in lines:
             self.asked.append(request)
             if request.required and not self.can_require:
                 raise RequestError("line 1: the search found no translation")
@@ -49,7 +47,7 @@ class Model:
 
 
 def translated(function, line, **settings):
-    ((best, *_),) = ProtectedTranslator(Model(function), **settings).translate([line])
+    ((best, *_),) = Protected(Model(function), **settings).translate([line])
     return best
 
 
@@ -96,14 +94,14 @@ def test_invented_and_repeated_placeholders_are_removed():
 
 def test_text_of_placeholders_alone_is_not_translated():
     model = Model(lambda text: "x" + text)
-    found = ProtectedTranslator(model).translate(["{count} / %s", "", "  "])
+    found = Protected(model).translate(["{count} / %s", "", "  "])
     assert [best.text for best, *_ in found] == ["{count} / %s", "", "  "]
     assert [request.text for request in model.asked] == ["", "", "  "]
 
 
 def test_tags_are_placed_without_another_search():
     model = Model(lambda text: text.replace("A red car", "Une voiture rouge"))
-    ((best,),) = ProtectedTranslator(model).translate(["A <b>red</b> <i>car</i> {x}"])
+    ((best,),) = Protected(model).translate(["A <b>red</b> <i>car</i> {x}"])
     assert (best.text, best.retried) == ("Une <b>voiture</b> <i>rouge</i> {x}", False)
     assert [request.text for request in model.asked] == ["A red car {x}"]
 
@@ -114,14 +112,14 @@ def test_every_translation_of_a_line_has_its_tags():
             return [[replace(one, text=text) for text in ("ein Hund", "Hund", one.text)]
                     for (one,) in super().translate(lines, **decoding)]
 
-    ((*found,),) = ProtectedTranslator(Several(str)).translate(["a <b>dog</b>"])
+    ((*found,),) = Protected(Several(str)).translate(["a <b>dog</b>"])
     assert [one.text for one in found] == ["ein <b>Hund</b>", "<b>Hund</b>", "a <b>dog</b>"]
 
 
 @pytest.mark.parametrize("constraints", [{"prefix": "Der"}, {"required": ("roter Hund",)}])
 def test_tags_do_not_stand_before_a_prefix_or_inside_of_a_required_phrase(constraints):
     model = Model(lambda text: "Der " + re.sub("<[^>]*>", "", text))
-    ((best, *_),) = ProtectedTranslator(model).translate([Source("<b>Der</b> roter Hund", **constraints)])
+    ((best, *_),) = Protected(model).translate([Source("<b>Der</b> roter Hund", **constraints)])
     assert best.text.startswith(constraints.get("prefix", "")) and constraints.get("required", ("",))[0] in best.text
 
 
@@ -160,7 +158,7 @@ def hostile(generator):
 def test_generated_strings_keep_their_placeholders(count):
     generator, placeholders = random.Random(1), Placeholders()
     strings = [string(generator) for _ in range(count)]
-    found = ProtectedTranslator(Model(hostile(generator))).translate(strings)
+    found = Protected(Model(hostile(generator))).translate(strings)
     unchanged = 0
     for source, (best, *_) in zip(strings, found, strict=True):
         assert placeholders.counts(source) == placeholders.counts(best.text), (source, best.text)
@@ -199,11 +197,11 @@ def test_a_lost_term_becomes_a_required_phrase():
 
 
 def test_a_term_that_cannot_be_required_is_reported():
-    translator = ProtectedTranslator(Model(lambda text: "Miezen", can_require=False), glossary=glossary("cat\tKatze"))
+    translator = Protected(Model(lambda text: "Miezen", can_require=False), glossary=glossary("cat\tKatze"))
     found = translator.translate(["cats", "dogs", "a cat"])
     assert [(best.text, best.lost_terms) for best, *_ in found] == [
         ("Miezen", ("Katze",)), ("Miezen", ()), ("Miezen", ("Katze",))]
-    translator = ProtectedTranslator(Model(lambda text: text.replace("cats", "Miezen"), can_require=False),
+    translator = Protected(Model(lambda text: text.replace("cats", "Miezen"), can_require=False),
                                      glossary=glossary("cat\tKatze"))
     ((best, *_),) = translator.translate(["cats of {name}"])
     assert (best.text, best.lost_terms) == ("Miezen of {name}", ("Katze",))
@@ -211,7 +209,7 @@ def test_a_term_that_cannot_be_required_is_reported():
 
 def test_terms_are_inline_if_the_model_was_trained_for_them():
     model = Model(lambda text: text)
-    ((best, *_),) = ProtectedTranslator(model, glossary=glossary("cat\tKatze"), terms_inline=True).translate(["a cat"])
+    ((best, *_),) = Protected(model, glossary=glossary("cat\tKatze"), terms_inline=True).translate(["a cat"])
     assert model.asked[0].text == "a ⦅ Katze⦆"
     assert best.text == "a Katze" and not best.lost_terms
 
@@ -292,13 +290,13 @@ def test_placeholders_in_forced_text_stay():
                       for request in lines]
             return [[Translation(text.strip(), -1.0, -1.0, 3)] for text in forced]
 
-    translator = ProtectedTranslator(Forcing(None))
+    translator = Protected(Forcing(None))
     for request, expected in ((Source("ein Hund", prefix="#Hund"), "#Hund ein Hund"),
                               (Source("ein Hund", required=("@anna", "www.kinder.de")),
                                "ein Hund @anna www.kinder.de")):
         assert translator.translate([request])[0][0].text == expected
     assert translator.translate(["ein %s"], require=["@anna"])[0][0].text == "ein %s @anna"
-    damaged = ProtectedTranslator(Model(lambda text: "#Hund Hund"))
+    damaged = Protected(Model(lambda text: "#Hund Hund"))
     assert damaged.translate([Source("ein %s", prefix="#Hund")])[0][0].text == "#Hund Hund"
 
 
@@ -309,7 +307,7 @@ def test_words_have_their_confidence_where_placeholders_were_inserted():
                     for one, in super().translate(lines)]
 
     model = Confident(lambda text: re.sub(r"[^A-Za-z ]", "", text).lower())
-    ((best,),) = ProtectedTranslator(model).translate(["%s: Delete {count} files"])
+    ((best,),) = Protected(model).translate(["%s: Delete {count} files"])
     assert best.text == "%s: delete {count} files"
     assert [(word.text, word.confidence) for word in best.words] == [
         ("%s:", 1.0), ("delete", 0.5), ("{count}", 1.0), ("files", 0.5)]
@@ -325,20 +323,20 @@ def test_adherence_counts_exact_forms_and_inflections_of_each_term_of_a_sentence
 
 def test_terms_of_the_context_are_not_counted():
     model = Model(lambda text: "eine Katze" if "cat" in text else "sie schläft", context=1)
-    translator, lines = ProtectedTranslator(model, glossary=glossary("cat\tKatze")), ["␞ a cat", "a cat␞ it sleeps"]
+    translator, lines = Protected(model, glossary=glossary("cat\tKatze")), ["␞ a cat", "a cat␞ it sleeps"]
     scores = adherence_of(translator, lines, translator.translate(lines))
     assert scores["terms"].signature == "terms:1|form:inflected"
 
 
 def test_a_test_set_without_any_term_of_the_glossary_is_reported(capsys):
-    translator = ProtectedTranslator(Model(str.upper), glossary=glossary("cat\tKatze"))
+    translator = Protected(Model(str.upper), glossary=glossary("cat\tKatze"))
     assert adherence_of(translator, ["a bird"], translator.translate(["a bird"])) == {}
     assert "no source contains a term of the glossary" in capsys.readouterr().err
 
 
 def test_a_sentence_that_lacks_an_inline_term_is_translated_from_its_own_words():
     model = Model(lambda text: "ein Tier")
-    ((best, *_),) = ProtectedTranslator(model, glossary=glossary("cat\tKatze"), terms_inline=True).translate(["a cat"])
+    ((best, *_),) = Protected(model, glossary=glossary("cat\tKatze"), terms_inline=True).translate(["a cat"])
     assert [(request.text, request.required) for request in model.asked] == [("a ⦅ Katze⦆", ()), ("a cat", ("Katze",))]
     assert "Katze" in best.text and not best.lost_terms
 

@@ -4,12 +4,13 @@ import random
 from dataclasses import dataclass
 
 import pytest
+from document_translators import Protected
 from test_protected_translation import Model, hostile, string
 
-from seq2seq.documents.block import Block, Tag
+from seq2seq.data.inline_tags import Tag
+from seq2seq.data.placeholders import Placeholders, paired_tags
+from seq2seq.documents.block import Block
 from seq2seq.documents.divided_document import DividedDocument
-from seq2seq.documents.placeholders import Placeholders, paired_tags
-from seq2seq.documents.protected_translation import ProtectedTranslator
 from seq2seq.recipe import DecodingSection
 from seq2seq.tokenizers.source import Source
 from seq2seq.translation.output_faults import LOST_PLACEHOLDER
@@ -18,7 +19,7 @@ from seq2seq.translation.output_faults import LOST_PLACEHOLDER
 def faults(source, translation, **constraints):
     """Return the faults of a translation that cannot be repaired, because its prefix has a placeholder."""
     model = Model(lambda text: f"#x {translation}")
-    ((best, *_),) = ProtectedTranslator(model).translate([Source(source, prefix="#x", **constraints)])
+    ((best, *_),) = Protected(model).translate([Source(source, prefix="#x", **constraints)])
     assert best.text == f"#x {translation}"
     return best.faults
 
@@ -41,14 +42,14 @@ def test_a_kept_placeholder_is_no_fault(source, translation):
 
 def test_a_prefix_or_a_phrase_with_a_placeholder_of_the_line_does_not_double_it():
     model = Model(lambda text: "#x a #x")
-    ((best, *_),) = ProtectedTranslator(model).translate([Source("#x ein", prefix="#x")])
+    ((best, *_),) = Protected(model).translate([Source("#x ein", prefix="#x")])
     assert best.text.count("#x") == 1 and best.faults == ()
 
 
 def test_generated_strings_have_a_fault_exactly_if_a_placeholder_is_wrong():
     generator, placeholders = random.Random(3), Placeholders()
     sources = [Source(string(generator), prefix="#x" * (number % 2)) for number in range(150)]
-    found = ProtectedTranslator(Model(hostile(generator))).translate(sources)
+    found = Protected(Model(hostile(generator))).translate(sources)
     wrong = 0
     for source, n_best in zip(sources, found, strict=True):
         for one in n_best:
@@ -61,21 +62,21 @@ def test_generated_strings_have_a_fault_exactly_if_a_placeholder_is_wrong():
 
 
 def test_swapped_tags_are_repaired():
-    ((best, *_),) = ProtectedTranslator(Model(lambda text: " ".join(reversed(text.split())).lower())).translate(
+    ((best, *_),) = Protected(Model(lambda text: " ".join(reversed(text.split())).lower())).translate(
         ["<b> Hund </b> da"])
     assert paired_tags(best.text) == {"b": 1} and best.faults == ()
 
 
 def test_a_line_that_can_only_be_copied_is_a_fault(monkeypatch):
-    monkeypatch.setattr("seq2seq.documents.protected_translation._inserted", lambda *arguments: "")
-    ((best, *_),) = ProtectedTranslator(Model(lambda text: "the cat")).translate(["Katze %s"])
+    monkeypatch.setattr("seq2seq.translation.protected_translation._inserted", lambda *arguments: "")
+    ((best, *_),) = Protected(Model(lambda text: "the cat")).translate(["Katze %s"])
     assert best.text == "Katze %s" and best.faults == ("copied",)
 
 
 def test_faults_are_those_of_the_final_text():
     model = Model(lambda text: "1 2 3" if "%" in text else "so " * 20 + " ".join(
         word for word in text.split() if word.isdigit()), decoding=DecodingSection(safety_net=True))
-    ((best, *_),) = ProtectedTranslator(model).translate(["Er läuft %s"])
+    ((best, *_),) = Protected(model).translate(["Er läuft %s"])
     assert best.text.endswith("%s") and "loop" in best.faults
 
 
@@ -84,14 +85,14 @@ def test_faults_are_those_of_the_final_text():
 def test_words_of_placeholders_are_no_copied_text(source):
     model = Model(lambda text: text.replace("da", "x") if "{" in text else "there",
                   decoding=DecodingSection(safety_net=True))
-    ((best, *_),) = ProtectedTranslator(model).translate([source])
+    ((best, *_),) = Protected(model).translate([source])
     assert Placeholders().counts(best.text) == Placeholders().counts(source) and best.faults == ()
 
 
 @pytest.mark.parametrize("escape", ["\\n", "\\t", "{x}"])
 def test_words_around_a_placeholder_without_spaces_are_not_joined(escape):
     model = Model(lambda text: "".join(one for one in text if one.isalpha() or one == " ").upper())
-    ((best, *_),) = ProtectedTranslator(model).translate([f"eins{escape}zwei"])
+    ((best, *_),) = Protected(model).translate([f"eins{escape}zwei"])
     assert best.text == f"EINS{escape}ZWEI"
     assert any(request.text == "eins zwei" for request in model.asked)
 

@@ -4,24 +4,22 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
+from document_translators import Protected
 
+from seq2seq.data.glossary import FoundTerm, Glossary, Term
 from seq2seq.data.line_splitting import alignment_units
-from seq2seq.documents.glossary import FoundTerm, Glossary, Term
-from seq2seq.documents.protected_translation import ProtectedTranslator
-from seq2seq.documents.term_placement import TermPlacement, after_end, sentence_count
 from seq2seq.errors import RequestError
 from seq2seq.recipe import DecodingSection, Languages
-from seq2seq.tokenizers.language_token import Directions
 from seq2seq.tokenizers.source import Source
-from seq2seq.translation.sources import number_sources
-from seq2seq.translation.translator import Translation
+from seq2seq.translation.term_placement import TermPlacement, after_end, sentence_count
+from seq2seq.translation.translation import Translation
 from seq2seq.translation.word_confidence import Word
 
 
 @pytest.fixture(autouse=True)
 def no_lemmatizer(monkeypatch):
     """Compare words by their beginnings, because a lemmatizer takes seconds to load."""
-    monkeypatch.setattr("seq2seq.documents.words._lemmatizer", lambda language: None)
+    monkeypatch.setattr("seq2seq.data.words._lemmatizer", lambda language: None)
 
 
 LINKS = {"er": "he", "trägt": "wears", "einen": "a", "hut": "hat", "hund": "dog", "der": "the", "hunde": "dogs",
@@ -48,13 +46,9 @@ class Model:
     decoding: DecodingSection = DecodingSection(safety_net=False)
     languages: Languages = Languages(source="de", target="en")
 
-    @property
-    def directions(self):
-        return Directions(self.languages, (self.languages,), ())
-
     def translate(self, lines, *, progress=None, **decoding):
         found = []
-        for request in number_sources(lines):
+        for request in lines:
             text = self.table[request.text]
             required = [one for one in (*request.required, *decoding.get("require", self.decoding.require))
                         if one not in text]
@@ -69,7 +63,7 @@ def translated(source, translation, terms, requests=(), language="en", align=ali
     """Return the best translation of a line by a model that appends required phrases."""
     glossary = Glossary.parse("\n".join(terms), "terms.tsv", "de", language) if terms else None
     model = Model({source: translation}, languages=Languages(source="de", target=language), **settings)
-    translator = ProtectedTranslator(model, glossary=glossary, align=align)
+    translator = Protected(model, glossary=glossary, align=align)
     ((best, *_),) = translator.translate([Source(source, required=tuple(requests))])
     return best
 
@@ -125,7 +119,7 @@ def test_a_phrase_whose_term_is_aligned_to_nothing_stays_and_is_reported(align):
 def test_a_term_does_not_break_the_constraints_of_a_line(constraints):
     glossary = Glossary.parse("Hut\tsombrero", "terms.tsv", "de", "en")
     model = Model({"Er trägt einen Hut.": "He wears a hat."})
-    translator = ProtectedTranslator(model, glossary=glossary, align=align)
+    translator = Protected(model, glossary=glossary, align=align)
     ((best, *_),) = translator.translate([Source("Er trägt einen Hut.", **constraints)])
     assert best.text == "He wears a hat. sombrero." and best.misplaced_terms == ("sombrero",)
     ((best, *_),) = translator.translate(["Er trägt einen Hut."], forbid=["sombrero"])
@@ -144,7 +138,7 @@ def test_a_term_that_no_search_can_require_is_put_in_place(kind, monkeypatch):
 
     model.translate = refusing
     glossary = Glossary.parse("Hut\tsombrero", "terms.tsv", "de", "en")
-    ((best, *_),) = ProtectedTranslator(model, glossary=glossary, align=align).translate(
+    ((best, *_),) = Protected(model, glossary=glossary, align=align).translate(
         ["Er trägt einen Hut."], **kind)
     assert (best.text, best.lost_terms) == ("He wears a sombrero.", ())
 
@@ -224,7 +218,7 @@ def test_lines_without_terms_are_translated_once():
     calls = []
     model.translate, translate = lambda lines, **options: calls.append(lines) or translate(lines, **options), \
         model.translate
-    translator = ProtectedTranslator(model, glossary=Glossary.parse("Hut\tsombrero", "t.tsv", "de", "en"),
+    translator = Protected(model, glossary=Glossary.parse("Hut\tsombrero", "t.tsv", "de", "en"),
                                      align=lambda pairs: pytest.fail("nothing is to be aligned"))
     ((best, *_),) = translator.translate(["Er wartet."])
     assert (best.text, len(calls)) == ("He waits.", 1)

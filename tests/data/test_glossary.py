@@ -2,7 +2,7 @@
 
 import pytest
 
-from seq2seq.documents.glossary import Glossary, Term, find_words
+from seq2seq.data.glossary import Glossary, Term, find_words
 
 
 @pytest.mark.parametrize(("term", "before", "text"), [
