@@ -272,7 +272,7 @@ class LineSearch:
 def _without_tag(part: Part, text: str) -> str:
     """Return the text of a translation without the tag of its source, which a model may copy to the beginning."""
     tag = part.source.tag
-    if not tag or split_tag(part.source.text, [tag])[0]:                        # the source itself begins with this text
+    if not tag or split_tag(part.source.text, [tag])[0]:                        # the text itself begins with it
         return text
     while (found := split_tag(text, [tag]))[0]:
         text = found[1]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 import numpy as np
 
@@ -19,23 +19,20 @@ from seq2seq.devices import choose_device, configure_process
 from seq2seq.errors import OptionError, UserError
 from seq2seq.inference.engines import load_engine
 from seq2seq.inference.load_model import StoredModel, read_stored_model, require_same_context, require_same_vocabulary
-from seq2seq.recipe import DecodingOptions, Languages, ModelSection, Recipe
+from seq2seq.recipe import DecodingOptions, Languages, Recipe
 from seq2seq.recipe.directions import direction_into
 from seq2seq.recipe.task import TRANSLATION
 from seq2seq.storage.checkpoints import stored_characters, stored_tags
 from seq2seq.tokenizers.language_token import Directions
 from seq2seq.tokenizers.line_reader import LineReader
 from seq2seq.tokenizers.source import Source
-from seq2seq.tokenizers.tokenizer import Tokenizers, Vocabulary
+from seq2seq.tokenizers.tokenizer import Vocabulary
 from seq2seq.translation.line_search import LineSearch
 from seq2seq.translation.protected_translation import ProtectedSearch
 from seq2seq.translation.search_setup import distinct
 from seq2seq.translation.sources import growing_blocks
 from seq2seq.translation.translation import ReportProgress, Translation
 from seq2seq.translation.word_attention import unit_weights
-
-if TYPE_CHECKING:
-    from seq2seq.model import Model
 
 
 @dataclass(frozen=True, eq=False, repr=False)
