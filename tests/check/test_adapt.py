@@ -279,7 +279,7 @@ def test_odd_names_and_carriage_returns_are_no_obstacle(folder, tmp_path):
     with pytest.raises(OptionError):
         adapt(folder / "run", [tmp_path / "memory.jsonl"], tmp_path / "2024")
     adapt(folder / "run", [tmp_path / "memory.tsv"], tmp_path / "2024", allow_loss=100, settings=[
-        "training.max_steps=20", "training.learning_rate=0.005", "training.threads=1"])
+        "training.max_steps=200", "training.learning_rate=0.005", "training.threads=1"])
     recipe = load_recipe(tmp_path / "2024" / "recipe.yaml")
     assert recipe.name == "2024" and recipe.training.learning_rate == 0.01 / 4
 
