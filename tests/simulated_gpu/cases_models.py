@@ -11,6 +11,7 @@ from simulation import SimulatedGPU
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, Shape, gather
 from seq2seq.data.epoch_plan import plan_epoch
 from seq2seq.inference.eager import EagerEngine
+from seq2seq.inference.engines import load_engine
 from seq2seq.model import attention, build_model, rnn, trains_packed
 from seq2seq.model.loss import _chunks, negative_log_likelihood, training_loss
 from seq2seq.model.packing import Sentences
@@ -189,3 +190,11 @@ def test_chunks_of_the_loss_have_at_most_one_gigabyte_and_a_64th_of_the_memory(g
     weight = torch.zeros(37_000, 1, dtype=torch.bfloat16, device="cuda")
     rows = _chunks(25_000, weight)
     assert len(rows) == chunks and (rows[0].start, rows[-1].stop) == (0, 25_000)
+
+
+def test_an_engine_computes_fp32_as_fp32_on_a_gpu(gpu):
+    flags = torch.backends.cuda.matmul, torch.backends.cudnn
+    for each in flags:
+        each.allow_tf32 = True
+    load_engine(built(RNN), "fp32", "cuda")
+    assert not any(each.allow_tf32 for each in flags)
