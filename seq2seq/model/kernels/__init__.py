@@ -15,6 +15,11 @@ from seq2seq import console
 from seq2seq.devices import is_out_of_memory
 
 
+def dropped(probability: float) -> int:
+    """Return how many of 65,536 elements dropout sets to 0; never all, because the others are divided by their share."""
+    return min(round(probability * 65536), 65535)
+
+
 @functools.cache
 def usable(device: torch.device) -> bool:
     """Return True if Triton's kernels run on a device. If a first one fails on an Nvidia GPU, warn once.

@@ -13,7 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from seq2seq.model.kernels.dropout import dropout, dropped
+from seq2seq.model.kernels import dropped
+from seq2seq.model.kernels.dropout import dropout
 from seq2seq.model.kernels.row_sums import tile
 
 TILE = {"elements": 2048, "per_thread": 16}
@@ -39,16 +40,15 @@ class _Embed(torch.autograd.Function):
     def forward(ctx: Any, embedding: Tensor, encodings: Tensor, tokens: Tensor, positions: Tensor, scale: float,
                 probability: float, seed: Tensor | None) -> tuple[Tensor, Tensor]:
         assert embedding.is_contiguous() and encodings.is_contiguous()
-        out = embedding.new_empty(len(tokens), embedding.shape[1])
+        out, ctx.dropped = embedding.new_empty(len(tokens), embedding.shape[1]), dropped(probability)
         if len(tokens):
             constants = tile(out.shape[1], **TILE, whole_rows=True)
             with torch.cuda.device_of(embedding):                               # Triton launches on the current device
                 _embed[(triton.cdiv(len(out), constants["ROWS"]),)](
                     embedding, encodings, tokens, positions, seed, out, len(out), len(embedding), len(encodings), scale,
-                    DROPPED=dropped(probability), **constants)
+                    DROPPED=ctx.dropped, **constants)
         ctx.save_for_backward(tokens, positions, seed)
         ctx.sizes, ctx.dtype, ctx.scale = (len(embedding), len(encodings)), embedding.dtype, scale
-        ctx.probability = probability
         ctx.set_materialize_grads(False)
         return out.view_as(out), out
 
@@ -62,7 +62,7 @@ class _Embed(torch.autograd.Function):
             with torch.cuda.device_of(first):
                 _gradient_of_rows[(triton.cdiv(len(first), constants["ROWS"]),)](
                     first, second[0] if second else None, seed, precise, len(first), ctx.scale,
-                    DROPPED=dropped(ctx.probability), **constants)
+                    DROPPED=ctx.dropped, **constants)
         sums = [torch.ops.aten.embedding_dense_backward(precise, indices, size, -1, False) if needed else None
                 for indices, size, needed in zip((tokens, positions), ctx.sizes, ctx.needs_input_grad, strict=False)]
         of_encodings = None if sums[1] is None else (sums[1] / ctx.scale).to(ctx.dtype)

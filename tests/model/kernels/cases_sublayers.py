@@ -11,9 +11,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from seq2seq.model.kernels import row_sums
+from seq2seq.model.kernels import dropped, row_sums
 from seq2seq.model.kernels.activation import activated
-from seq2seq.model.kernels.dropout import dropped
 from seq2seq.model.kernels.embedding import embed
 from seq2seq.model.kernels.residual_norm import residual_norm
 from seq2seq.model.kernels.row_sums import column_sums, linear
@@ -294,6 +293,19 @@ def test_the_backward_pass_drops_what_the_forward_pass_has_dropped():
                               torch.tensor([SEED]), NUMBER)
     stream.sum().backward()
     assert torch.equal(y.grad, stream) and 0 < (y.grad == 0).sum() < y.numel()
+
+
+@both_norms
+@pytest.mark.parametrize("probability", [5e-6, 1 - 5e-6])
+def test_a_probability_that_rounds_to_0_or_1_leaves_no_gradient_undefined(monkeypatch, pre_norm, probability):
+    empty = torch.empty_like
+    monkeypatch.setattr(torch, "empty_like", lambda *given, **options: empty(*given, **options).fill_(float("nan")))
+    inputs, given = norm_inputs(7, 96), random((7, 96), (7, 96))
+    mask = factors(7, 96, probability)
+    kernel = lambda *inputs: residual_norm(*inputs, 1e-5, pre_norm, probability, torch.tensor([SEED]), NUMBER)  # noqa: E731
+    _, found = gradients(kernel, inputs, given)
+    _, expected = gradients(sublayer(pre_norm, mask), inputs, given, torch.float64)
+    assert_exact(found, expected, 1e-5)
 
 
 def test_tiles_do_not_change_results(monkeypatch):
