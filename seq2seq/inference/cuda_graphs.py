@@ -22,7 +22,8 @@ class CudaGraphs:
     so only one graph may run at a time.
     """
 
-    capturing = Lock()                                                          # one capture at a time in a process
+    capturing = Lock()
+    """Lock of captures, one at a time in a process, and of calls that CUDA or PyTorch refuse during any capture."""
 
     def __init__(self, device: torch.device, work: str = "decoding") -> None:
         """work: what the functions do, for the message after a failed capture."""
@@ -38,9 +39,11 @@ class CudaGraphs:
         """
         if (graph := graphs.get(key)) is None and self.enabled:
             if key not in graphs:
-                # The first call is direct, so that libraries allocate their workspaces before the capture.
+                # The first call is direct, so that libraries allocate their workspaces before the capture. If it raises
+                # an error, the next call is again the first one.
+                self._run_on_side_stream(function)
                 graphs[key] = None
-                return self._run_on_side_stream(function)
+                return None
             graph = graphs[key] = self._capture(function)
         return function() if graph is None else graph.replay()
 
@@ -55,9 +58,16 @@ class CudaGraphs:
 
     def delete(self, graphs: dict[Key, torch.cuda.CUDAGraph | None]) -> None:
         """Delete all graphs that this object has captured, and their memory. graphs: as in `run`."""
-        torch.cuda.synchronize(self.stream.device)                              # they may still run
+        with self.capturing:
+            torch.cuda.synchronize(self.stream.device)                          # they may still run
         graphs.clear()
         self.memory = torch.cuda.graph_pool_handle()
+
+    @classmethod
+    def free_unused_memory(cls) -> None:
+        """Return the memory that PyTorch keeps for later tensors to the driver."""
+        with cls.capturing:
+            torch.cuda.empty_cache()
 
     def _capture(self, function: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
         """Capture a function as a graph, without running it. If this fails, print a message and return None."""

@@ -273,7 +273,7 @@ class TrainingStep:
                             "lower data.cleaning.max_pieces, or use a smaller model. The last checkpoint is intact.")
         if self.device.type == "cuda":
             self.release_graph()
-            torch.cuda.empty_cache()
+            CudaGraphs.free_unused_memory()
         self.max_tokens = max(1, tokens // 2)
         console.warn(f"memory did not suffice for a micro-batch of {tokens:,} tokens; from now on, micro-batches of "
                      f"more than {self.max_tokens:,} tokens are split. Except for dropout, gradients stay the same.")

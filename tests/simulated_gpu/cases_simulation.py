@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from simulation import DeviceMismatch
 
+from seq2seq.inference.cuda_graphs import CudaGraphs
 from seq2seq.training.step_results import StepResult, StepResults
 from seq2seq.training.train_state import TrainState
 
@@ -140,3 +141,29 @@ def test_a_capture_refuses_what_makes_the_host_wait(gpu, waiting):
     with pytest.raises(RuntimeError, match="not permitted when stream is capturing"):
         captured(lambda: numbers.add_(1) is waiting())
     assert numbers.tolist() == [1, 1] and captured(lambda: numbers.add_(1)).operators
+
+
+def test_graphs_are_deleted_while_no_other_thread_captures(gpu):
+    numbers, graphs, made = on_gpu(2), CudaGraphs(torch.device("cuda", 0)), {}
+    for _ in range(2):
+        graphs.run(lambda: numbers.add_(1), "key", made)
+    graphs.delete(made)                                                         # see `wait_for_device` in graphs.py
+    CudaGraphs.free_unused_memory()
+    assert not made and not CudaGraphs.capturing.locked()
+
+
+def test_a_first_call_without_enough_memory_is_followed_by_another_first_call(gpu):
+    numbers, graphs, made, calls = on_gpu(2), CudaGraphs(torch.device("cuda", 0)), {}, []
+
+    def function():
+        calls.append(gpu.capture is None)
+        if len(calls) == 1:
+            raise torch.OutOfMemoryError("full")
+        numbers.add_(1)
+
+    with pytest.raises(torch.OutOfMemoryError):
+        graphs.run(function, "key", made)
+    for count in (2, 3, 4):
+        graphs.run(function, "key", made)
+        assert numbers.tolist() == [count, count]
+    assert calls == [True, True, False] and made["key"].replays == 2

@@ -16,6 +16,8 @@ from torch import Tensor
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_flatten
 
+from seq2seq.inference.cuda_graphs import CudaGraphs
+
 if TYPE_CHECKING:
     from simulation import SimulatedGPU
 
@@ -126,8 +128,11 @@ def replacements(gpu: SimulatedGPU) -> dict[str, Any]:
             with no_dispatch():
                 graph.restore_numbers()
 
+    def wait_for_device(*_: Any) -> None:
+        assert CudaGraphs.capturing.locked(), "another thread may capture, which CUDA and PyTorch refuse during this call"
+
     stream, generator = Stream(), Generator()
     return {"CUDAGraph": type("CUDAGraph", (Graph,), {"gpu": gpu}), "graph": capture,
             "stream": lambda stream: nullcontext(), "graph_pool_handle": lambda: (0, 1),
-            "default_generators": (generator,),
+            "default_generators": (generator,), "synchronize": wait_for_device, "empty_cache": wait_for_device,
             **dict.fromkeys(("Stream", "current_stream", "default_stream"), lambda device=None: stream)}

@@ -194,7 +194,7 @@ class SimulatedGPU(TorchDispatchMode):
                             "mem_get_info": (MEMORY, MEMORY),
                             "get_device_properties": SimpleNamespace(total_memory=MEMORY),
                             "max_memory_allocated": 0, "max_memory_reserved": 0, "manual_seed_all": None,
-                            "empty_cache": None, "synchronize": None, "set_device": None,
+                            "set_device": None,
                             "_exchange_device": 0, "_maybe_exchange_device": 0}.items():
             yield torch.cuda, name, lambda *_, value=value, **__: value
         for name, value in graphs.replacements(self).items():
