@@ -9,6 +9,7 @@ from typing import TypeVar
 import torch
 
 from seq2seq import console
+from seq2seq.devices import is_out_of_memory
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -69,19 +70,29 @@ class CudaGraphs:
         with cls.capturing:
             torch.cuda.empty_cache()
 
-    def _capture(self, function: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
-        """Capture a function as a graph, without running it. If this fails, print a message and return None."""
+    def _capture(self, function: Callable[[], None], again: bool = False) -> torch.cuda.CUDAGraph | None:
+        """Capture a function as a graph, without running it. If this fails, print a message and return None.
+
+        again: True in a second attempt.
+        """
         graph = torch.cuda.CUDAGraph()
         try:
-            # If leaving `torch.cuda.graph` raises an error, the outer stream context restores the current stream.
-            with self.capturing, torch.cuda.stream(torch.cuda.current_stream(self.stream.device)), torch.cuda.graph(
-                    graph, self.memory, self.stream, capture_error_mode="thread_local"):
-                function()
+            # `torch.cuda.graph` would first wait for the device and return all unused memory, pinned memory too, to the
+            # driver, which would then have to allocate it again for the next batch.
+            with self.capturing, torch.cuda.stream(self.stream):
+                graph.capture_begin(self.memory, capture_error_mode="thread_local")
+                try:
+                    function()
+                finally:
+                    graph.capture_end()
         except RuntimeError as error:
-            self.enabled = False
             # Otherwise, the generator of random numbers would refuse to draw outside of a graph.
             generator = torch.cuda.default_generators[self.stream.device.index]
             generator.graphsafe_set_state(generator.clone_state())
+            if is_out_of_memory(error) and not again:
+                self.free_unused_memory()                                       # PyTorch cannot do so during a capture
+                return self._capture(function, again=True)
+            self.enabled = False
             console.print_message(f"{self.work} without CUDA graphs, because a step could not be captured: {error}")
             return None
         return graph

@@ -250,6 +250,7 @@ class SimulatedGPU(TorchDispatchMode):
             raise RuntimeError("Offset increment outside graph capture encountered unexpectedly.")
         if reason := _reason_to_wait(func, args, kwargs, on_gpu, on_cpu, device):
             if self.capture is not None:
+                self.capture.broken = reason
                 raise RuntimeError(f"CUDA error: operation not permitted when stream is capturing: {reason}")
             self.record.waits[reason, _place()] += 1
         if func in OWN_KERNELS:

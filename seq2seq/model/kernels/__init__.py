@@ -16,7 +16,7 @@ from seq2seq.devices import is_out_of_memory
 
 
 def dropped(probability: float) -> int:
-    """Return how many of 65,536 elements dropout sets to 0; never all, because the others are divided by their share."""
+    """Return how many of 65,536 elements dropout sets to 0. Never all: the others are divided by their share."""
     return min(round(probability * 65536), 65535)
 
 
