@@ -57,11 +57,12 @@ class CudaGraphs:
         finally:
             current.wait_stream(self.stream)
 
-    def delete(self, graphs: dict[Key, torch.cuda.CUDAGraph | None]) -> None:
-        """Delete all graphs that this object has captured, and their memory. graphs: as in `run`."""
+    def delete(self, *graphs: dict[Key, torch.cuda.CUDAGraph | None]) -> None:
+        """Delete all graphs that this object has captured, and their memory. graphs: each as in `run`."""
         with self.capturing:
             torch.cuda.synchronize(self.stream.device)                          # they may still run
-        graphs.clear()
+        for each in graphs:
+            each.clear()
         self.memory = torch.cuda.graph_pool_handle()
 
     @classmethod

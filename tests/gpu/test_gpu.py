@@ -320,7 +320,8 @@ def test_the_search_on_the_gpu_finds_what_the_search_on_the_host_finds(beam_size
         assert [[each.tokens for each in n_best] for n_best in found] == [
             [each.tokens for each in n_best] for n_best in expected]
     if kind != "stepwise":
-        assert any(engine.storage.graphs.values()) == (kind == "graphs"), capsys.readouterr().err
+        (storage,) = engine.storages.values()
+        assert any(storage.graphs.values()) == (kind == "graphs"), capsys.readouterr().err
 
 
 def test_translations_with_graphs_equal_those_without(toy_recipe, tmp_path):
