@@ -28,7 +28,7 @@ from seq2seq.inference.cuda_graphs import CudaGraphs
 from seq2seq.inference.device_search import decode
 from seq2seq.inference.eager import EagerEngine
 from seq2seq.model import Model
-from seq2seq.model.kernels.select_top import MAX_BEAM, Banned, Beams, advance, best_continuations
+from seq2seq.model.kernels.select_top import Banned, Beams, advance, best_continuations, serves
 from seq2seq.model.kernels.step_attention import MAX_HEAD_SIZE, cross_attention, self_attention
 from seq2seq.model.packing import Sentences, check_length
 from seq2seq.model.transformer import DecoderLayer, Transformer
@@ -230,7 +230,7 @@ class StaticEngine(EagerEngine):
     def _search(self, source: np.ndarray, source_offsets: np.ndarray, max_lengths: Sequence[int],
                 options: SearchOptions) -> list[list[Hypothesis]]:
         """See `search.beam.WholeSearch`. Only one thread searches at a time, because threads share the storage."""
-        if options.beam_size > MAX_BEAM:
+        if not serves(options.beam_size, len(self.transformer.output_weight)):
             return self._search_on_device(source, source_offsets, max_lengths, options)
         with self.in_use:
             tokens, offsets, longest_source = self.on_device(source, source_offsets)

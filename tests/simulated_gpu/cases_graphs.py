@@ -210,10 +210,12 @@ def test_finished_sentences_leave_the_search(monkeypatch, gpu):
     assert storage_of(engine).clock.tolist() == [CHECK_STEPS + 3, sum(steps)], "the places of those that stay"
 
 
-def test_larger_beams_use_the_general_search(gpu):
-    model = random_model(5)
+@pytest.mark.parametrize(("beam_size", "max_maxima"), [(17, 16_384), (3, 2)])
+def test_larger_beams_and_vocabularies_use_the_general_search(gpu, monkeypatch, beam_size, max_maxima):
+    monkeypatch.setattr("seq2seq.model.kernels.select_top.MAX_MAXIMA", max_maxima)
+    model, options = random_model(5), options_of(beam_size)
     engine = on_gpu(model)
-    assert searches(model, options_of(17), engine, [(3, 9)]) == searches(model, options_of(17), None, [(3, 9)])
+    assert searches(model, options, engine, [(3, 9)]) == searches(model, options, None, [(3, 9)])
     assert not engine.storages
 
 

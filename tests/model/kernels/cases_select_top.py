@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from seq2seq.model.kernels.select_top import BLOCK, Banned, Beams, advance, best_continuations
+from seq2seq.model.kernels.select_top import BLOCK, Banned, Beams, advance, best_continuations, serves
 from seq2seq.search import beams as host
 from seq2seq.tokenizers.tokenizer import END_ID
 
 SENTENCES, INF, NAN = 3, math.inf, math.nan
+# The largest vocabularies of some beams.
+LARGEST = (16, 131_072), (9, 131_072), (5, 262_144)
 
 
 def beams_of(limits, beam, positions, finished_per_sentence, totals=None):
@@ -39,7 +41,8 @@ LAUNCHES = {f"select beam {beam} of {vocab_size} {dtype}": partial(_launch, beam
             for beam, vocab_size, stride, dtype in [
                 (1, 32_000, 32_000, torch.bfloat16), (4, 32_000, 32_000, torch.bfloat16),
                 (4, 31_999, 32_000, torch.float32), (5, 8_003, 8_003, torch.float16),
-                (12, 32_000, 32_000, torch.bfloat16), (16, 64_000, 64_000, torch.bfloat16)]}
+                (12, 32_000, 32_000, torch.bfloat16), (16, 64_000, 64_000, torch.bfloat16),
+                *((beam, vocab_size, vocab_size, torch.bfloat16) for beam, vocab_size in LARGEST)]}
 # More sentences than a grid has programs in all dimensions but the first.
 LAUNCHES |= {"select, many sentences": partial(_launch, 1, 100, 112, torch.bfloat16, 70_000)}
 
@@ -79,6 +82,11 @@ def test_the_best_continuations(beam, vocab_size, padding, dtype):
     if dtype == torch.float32:                                                  # 16 bits have equal totals
         assert torch.equal((parents * vocab_size + ids)[possible].long(), indices[possible])
     assert ids.max() < vocab_size and parents.max() < beam
+
+
+@pytest.mark.parametrize(("beam", "vocab_size"), LARGEST)
+def test_larger_vocabularies_and_beams_are_not_served(beam, vocab_size):
+    assert serves(beam, vocab_size) and not serves(beam, vocab_size + 1) and not serves(17, 90)
 
 
 def test_equal_totals_are_in_the_order_of_hypotheses_and_ids():

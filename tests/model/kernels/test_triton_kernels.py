@@ -80,6 +80,7 @@ def test_a_kernel_compiles_without_spilled_registers(path, capability, tmp_path,
         for binary in binaries:
             print(f"sm_{capability} {name}: {binary}")
             assert binary.stack == 0, f"{name}: {binary}"
+            assert binary.shared <= 99 * 1024, f"{name}: {binary}"              # RTX 30, 40 and 50 have no more
 
 
 # The choice of the implementation
