@@ -16,7 +16,8 @@ import pytest
 import torch
 
 from seq2seq.model import kernels
-from seq2seq.model.kernels import usable
+from seq2seq.model.attention import runs_packed
+from seq2seq.model.kernels import multiplies_in_loops, usable
 from seq2seq.model.loss import gradient_function, overwrite_with_gradient
 
 HERE = Path(__file__).parent
@@ -140,6 +141,22 @@ def test_kernels_that_cannot_run_are_replaced_with_one_warning(probes, monkeypat
     for _ in range(3):
         assert gradient_function(CUDA, torch.bfloat16) is overwrite_with_gradient
     assert capsys.readouterr().err.count("warning") == 1
+
+
+@pytest.mark.parametrize(("capability", "version", "right"), [
+    ((10, 0), "3.6.0", False), ((10, 3), "3.7.0+git1234", False), ((10, 0), "3.7.1", True), ((10, 3), "3.10.0", True),
+    ((8, 0), "3.6.0", True), ((9, 0), "3.6.0", True), ((12, 0), "3.6.0", True)])
+def test_attention_by_intervals_is_left_to_a_triton_that_computes_it_right(monkeypatch, capsys, capability, version,
+                                                                           right):
+    monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(__version__=version))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "the card")
+    monkeypatch.setattr("seq2seq.model.attention.usable_in_16_bits", lambda tensor: True)
+    multiplies_in_loops.cache_clear()
+    query = SimpleNamespace(shape=(7, 8, 64), device=CUDA)
+    assert [runs_packed(query) for _ in range(3)] == [right] * 3
+    assert capsys.readouterr().err.count("warning") == (not right)
+    multiplies_in_loops.cache_clear()
 
 
 def test_exhausted_memory_is_no_reason_to_replace_the_kernels(probes, monkeypatch):
