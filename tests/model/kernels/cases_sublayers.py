@@ -249,6 +249,16 @@ def test_a_token_or_a_position_that_does_not_exist_is_not_a_number():
     assert rows.isnan().all(1).tolist() == rows.isnan().any(1).tolist() == [False, True, True, False, True]
 
 
+def test_the_gradients_of_a_token_or_a_position_that_does_not_exist_are_written_inside_of_the_matrices(monkeypatch):
+    operator, found = torch.ops.aten.embedding_dense_backward, []
+    monkeypatch.setattr(torch.ops.aten, "embedding_dense_backward", lambda rows, indices, size, *others: (
+        found.append((indices.min() >= 0 and indices.max() < size).item()), operator(rows, indices, size, *others))[1])
+    matrices = [each.requires_grad_() for each in random((13, 96), (5, 96))]
+    first, second = embed(*matrices, torch.tensor([0, 13, 12, -1]), torch.tensor([4, 4, 5, 4]), 1.0, 0.0, None)
+    torch.stack([first, second]).square().sum().backward()
+    assert found == [True, True] and all(each.grad.isnan().any() for each in matrices)
+
+
 # Masks
 
 
