@@ -84,6 +84,25 @@ def test_a_kernel_compiles_without_spilled_registers(path, capability, tmp_path,
             assert binary.shared <= 99 * 1024, f"{name}: {binary}"              # RTX 30, 40 and 50 have no more
 
 
+@pytest.mark.slow
+@needs_triton
+def test_the_loss_reads_padded_rows_16_bytes_at_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.syspath_prepend(HERE)
+    from compiling import compiling
+
+    from seq2seq.model.kernels.loss import overwrite_with_gradient
+
+    wide = []
+    for stride in (37_000, 37_008, 32_000):
+        logits, outputs = torch.zeros(2, stride, dtype=torch.bfloat16), torch.zeros(2, 2, 1)
+        with compiling(90) as binaries:
+            overwrite_with_gradient(logits[:, : min(stride, 37_000)], torch.zeros(2, 1, dtype=torch.int64),
+                                    torch.ones(2, dtype=torch.bool), 0.1, True, *outputs)
+        wide.append(binaries[0].wide)
+    assert wide[0] == 0 and wide[1] == wide[2] > 0
+
+
 # The choice of the implementation
 
 
