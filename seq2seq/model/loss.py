@@ -317,16 +317,21 @@ def divergence_gradient(logits: Tensor, counted: Tensor, weight: float, symmetri
     for part, part_counted, part_gradient in parts:
         log_p, log_q = part.to(precise).log_softmax(2).unbind(1)
         p, q = log_p.exp(), log_q.exp()
-        difference, excess = log_p - log_q, p - q
-        scale = weight * part_counted[:, 0].to(precise)
-        forward = (p * difference).sum(1, keepdim=True)
+        difference, scale = log_p.sub_(log_q), weight * part_counted[:, 0].to(precise)
+        of_p = torch.mul(p, difference, out=log_q)                              # in the memory of what is used no more
+        forward = of_p.sum(1, keepdim=True)
         total += (forward * scale).sum()
-        first, second = p.mul_(difference - forward), excess.neg()
         if symmetric:
-            backward = -(q * difference).sum(1, keepdim=True)
+            minus_of_q = difference.mul_(q)
+            backward = -minus_of_q.sum(1, keepdim=True)
             total += (backward * scale).sum()
-            first, second = first.add_(excess), second.add_(q.mul_(-difference - backward))
-        part_gradient[:, 0], part_gradient[:, 1] = first.mul_(scale), second.mul_(scale)
+            of_p.addcmul_(p, 1 - forward).sub_(q)
+            minus_of_q.addcmul_(q, backward - 1).add_(p)
+        else:
+            of_p.addcmul_(p, -forward)
+            minus_of_q = p.sub_(q)
+        torch.mul(of_p, scale, out=part_gradient[:, 0])
+        torch.mul(minus_of_q, -scale, out=part_gradient[:, 1])
     return total, gradient
 
 
