@@ -280,6 +280,17 @@ OUT_OF_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_S
                  "CUDNN_STATUS_ALLOC_FAILED")
 
 
+def allow_tf32(allowed: bool) -> None:
+    """Let GPUs multiply fp32 numbers as TF32, which has mantissas of 10 bits, or forbid it.
+
+    PyTorch has one flag for matrix products, and one for cuDNN's recurrent layers and convolutions. Of these, the
+    second is on by default.
+    """
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
+
+
 def copy_to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """Copy a tensor from the CPU to `device` without waiting for the GPU. If `device` is the CPU, return the tensor."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)

@@ -9,6 +9,7 @@ from typing import TypeVar
 import torch
 
 from seq2seq import console
+from seq2seq.devices import is_out_of_memory
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -22,7 +23,8 @@ class CudaGraphs:
     so only one graph may run at a time.
     """
 
-    capturing = Lock()                                                          # one capture at a time in a process
+    capturing = Lock()
+    """Lock of captures, one at a time in a process, and of calls that CUDA or PyTorch refuse during any capture."""
 
     def __init__(self, device: torch.device, work: str = "decoding") -> None:
         """work: what the functions do, for the message after a failed capture."""
@@ -38,9 +40,11 @@ class CudaGraphs:
         """
         if (graph := graphs.get(key)) is None and self.enabled:
             if key not in graphs:
-                # The first call is direct, so that libraries allocate their workspaces before the capture.
+                # The first call is direct, so that libraries allocate their workspaces before the capture. If it raises
+                # an error, the next call is again the first one.
+                self._run_on_side_stream(function)
                 graphs[key] = None
-                return self._run_on_side_stream(function)
+                return None
             graph = graphs[key] = self._capture(function)
         return function() if graph is None else graph.replay()
 
@@ -53,25 +57,43 @@ class CudaGraphs:
         finally:
             current.wait_stream(self.stream)
 
-    def delete(self, graphs: dict[Key, torch.cuda.CUDAGraph | None]) -> None:
-        """Delete all graphs that this object has captured, and their memory. graphs: as in `run`."""
-        torch.cuda.synchronize(self.stream.device)                              # they may still run
-        graphs.clear()
+    def delete(self, *graphs: dict[Key, torch.cuda.CUDAGraph | None]) -> None:
+        """Delete all graphs that this object has captured, and their memory. graphs: each as in `run`."""
+        with self.capturing:
+            torch.cuda.synchronize(self.stream.device)                          # they may still run
+        for each in graphs:
+            each.clear()
         self.memory = torch.cuda.graph_pool_handle()
 
-    def _capture(self, function: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
-        """Capture a function as a graph, without running it. If this fails, print a message and return None."""
+    @classmethod
+    def free_unused_memory(cls) -> None:
+        """Return the memory that PyTorch keeps for later tensors to the driver."""
+        with cls.capturing:
+            torch.cuda.empty_cache()
+
+    def _capture(self, function: Callable[[], None], again: bool = False) -> torch.cuda.CUDAGraph | None:
+        """Capture a function as a graph, without running it. If this fails, print a message and return None.
+
+        again: True in a second attempt.
+        """
         graph = torch.cuda.CUDAGraph()
         try:
-            # If leaving `torch.cuda.graph` raises an error, the outer stream context restores the current stream.
-            with self.capturing, torch.cuda.stream(torch.cuda.current_stream(self.stream.device)), torch.cuda.graph(
-                    graph, self.memory, self.stream, capture_error_mode="thread_local"):
-                function()
+            # `torch.cuda.graph` would first wait for the device and return all unused memory, pinned memory too, to the
+            # driver, which would then have to allocate it again for the next batch.
+            with self.capturing, torch.cuda.stream(self.stream):
+                graph.capture_begin(self.memory, capture_error_mode="thread_local")
+                try:
+                    function()
+                finally:
+                    graph.capture_end()
         except RuntimeError as error:
-            self.enabled = False
             # Otherwise, the generator of random numbers would refuse to draw outside of a graph.
             generator = torch.cuda.default_generators[self.stream.device.index]
             generator.graphsafe_set_state(generator.clone_state())
+            if is_out_of_memory(error) and not again:
+                self.free_unused_memory()                                       # PyTorch cannot do so during a capture
+                return self._capture(function, again=True)
+            self.enabled = False
             console.print_message(f"{self.work} without CUDA graphs, because a step could not be captured: {error}")
             return None
         return graph

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from seq2seq import console
-from seq2seq.devices import choose_precision, cpu_flags, kind
+from seq2seq.devices import allow_tf32, choose_precision, cpu_flags, kind
 from seq2seq.errors import CheckpointError
 from seq2seq.inference.int8 import NativeEngine
 from seq2seq.inference.kernel_library import (
@@ -101,6 +101,8 @@ def torch_engine(model: Model, precision: str, device: str) -> Engine:
     from seq2seq.model.kernels import usable
 
     on = torch.device(device)
+    if on.type == "cuda":
+        allow_tf32(False)
     if usable(on):
         from seq2seq.inference.static import StaticEngine
 

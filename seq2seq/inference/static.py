@@ -13,7 +13,7 @@ each number of sentences, the host launches the kernels of a step as one CUDA gr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
 from threading import Lock
 from typing import cast
@@ -28,7 +28,7 @@ from seq2seq.inference.cuda_graphs import CudaGraphs
 from seq2seq.inference.device_search import decode
 from seq2seq.inference.eager import EagerEngine
 from seq2seq.model import Model
-from seq2seq.model.kernels.select_top import MAX_BEAM, Banned, Beams, advance, best_continuations
+from seq2seq.model.kernels.select_top import Banned, Beams, advance, best_continuations, serves
 from seq2seq.model.kernels.step_attention import MAX_HEAD_SIZE, cross_attention, self_attention
 from seq2seq.model.packing import Sentences, check_length
 from seq2seq.model.transformer import DecoderLayer, Transformer
@@ -46,6 +46,8 @@ VOCABULARY_MULTIPLE = 16
 # The KV cache is at first large enough for targets that have this number of tokens more than the longest source.
 MORE_POSITIONS = 16
 MAX_BATCH_TOKENS = 65_536
+# Maximum number of settings whose graphs exist at once, for requests with different beam sizes.
+MAX_STORAGES = 3
 
 
 def rounded(sentences: int) -> int:
@@ -59,30 +61,52 @@ def _power_of_two(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
-class Storage:
-    """Tensors of searches with the same beam size and the same banned ids, and the CUDA graphs that use them.
+class Caches:
+    """Large tensors of the searches of an engine. Their shapes do not depend on the settings of a search.
 
     memory, cache: (layers, source tokens, 2, heads, head_size) and (layers, places, 2, heads, head_size), keys and
         values of cross- and self-attention.
-    ancestors, history: (places,), see `Beams`. first, end: (sentences,), see `cross_attention`.
+    ancestors, history: (places,), see `Beams`.
+    sizes: maximum numbers of source tokens, sentences, and places.
+    """
+
+    def __init__(self, model: Transformer, tokens: int, sentences: int, places: int) -> None:
+        self.sizes, weight = (tokens, sentences, places), model.target_embedding
+        vector = 2, model.num_heads, model.d_model // model.num_heads
+        self.memory = weight.new_empty(len(model.decoder), tokens, *vector)
+        self.cache = weight.new_empty(len(model.decoder), places, *vector)
+        self.ancestors, self.history = (torch.zeros(places, dtype=torch.int32, device=weight.device) for _ in range(2))
+
+    def add_places(self, delete_graphs: Callable[[], None]) -> None:
+        """Double the number of places. delete_graphs: function that deletes the graphs, which use the old tensors."""
+        tokens, sentences, places = self.sizes
+        # If the memory does not suffice, this raises an error and changes nothing.
+        cache = self.cache.new_empty(len(self.cache), 2 * places, *self.cache.shape[2:])
+        ancestors, history = (table.new_empty(2 * places) for table in (self.ancestors, self.history))
+        delete_graphs()
+        cache[:, :places], ancestors[:places], history[:places] = self.cache, self.ancestors, self.history
+        self.cache, self.ancestors, self.history = cache, ancestors, history
+        self.sizes = tokens, sentences, 2 * places
+
+
+class Storage:
+    """Small tensors of searches with the same settings (beam size, banned ids), and the CUDA graphs of their steps.
+
+    first, end: (sentences,), see `cross_attention`.
     clock, limits, tokens, totals, done, finished_count, finished_totals, finished_ends: see `Beams`.
     ticks: (2,), what a step adds to the clock.
     """
 
-    def __init__(self, model: Transformer, options: SearchOptions, tokens: int, sentences: int, places: int) -> None:
-        """The last three arguments determine the sizes of the tensors."""
+    def __init__(self, model: Transformer, options: SearchOptions, caches: Caches) -> None:
         weight, beam, finished = model.target_embedding, options.beam_size, options.finished_per_group
-        self.beam, self.finished_per_sentence, self.sizes = beam, finished, (tokens, sentences, places)
+        self.caches, self.beam, self.finished_per_sentence = caches, beam, finished
         self.banned = Banned.of(options.banned.tolist(), len(weight), weight.device)
         self.graphs: dict[int, torch.cuda.CUDAGraph | None] = {}
+        _, sentences, _ = caches.sizes
 
         def zeros(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=weight.device)
 
-        vector = 2, model.num_heads, model.d_model // model.num_heads
-        self.memory = weight.new_empty(len(model.decoder), tokens, *vector)
-        self.cache = weight.new_empty(len(model.decoder), places, *vector)
-        self.ancestors, self.history = zeros(places), zeros(places)
         self.first, self.end, self.limits, self.finished_count = (zeros(sentences) for _ in range(4))
         self.tokens, self.totals = zeros(sentences, beam), zeros(sentences, beam, dtype=torch.float32)
         self.done = zeros(sentences, dtype=torch.bool)
@@ -114,9 +138,9 @@ class Storage:
     def beams(self, sentences: int) -> Beams:
         """Return the beams of this number of sentences as views."""
         rows = sentences * self.beam
-        positions = self.sizes[2] // rows
+        positions = self.caches.sizes[2] // rows
         ancestors, history = (each[: positions * rows].view(positions, rows)
-                              for each in (self.ancestors, self.history))
+                              for each in (self.caches.ancestors, self.caches.history))
         return Beams(self.clock, self.limits[:sentences], self.tokens[:sentences], self.totals[:sentences], ancestors,
                      history, self.done[:sentences], self.finished_count[:sentences], self.finished_totals[:sentences],
                      self.finished_ends[:sentences])
@@ -126,22 +150,10 @@ class Storage:
         for tensor in (self.first, self.end, self.limits, self.finished_count, self.tokens, self.totals, self.done,
                        self.finished_totals, self.finished_ends):
             tensor[: len(sentences)] = tensor.index_select(0, sentences)
-        for table in (self.ancestors, self.history):
+        for table in (self.caches.ancestors, self.caches.history):
             kept = table[: length * before * self.beam].view(length, before, self.beam).index_select(1, sentences)
             table[: kept.numel()] = kept.flatten()
         self._set_ticks(len(sentences))
-
-    def add_places(self, cuda_graphs: CudaGraphs) -> None:
-        """Double the number of places. The graphs use the addresses of the old tensors, so they are deleted."""
-        tokens, sentences, places = self.sizes
-        # If the memory does not suffice, this raises an error and changes nothing.
-        cache = self.cache.new_empty(len(self.cache), 2 * places, *self.cache.shape[2:])
-        ancestors, history = (table.new_empty(2 * places) for table in (self.ancestors, self.history))
-        if self.graphs:
-            cuda_graphs.delete(self.graphs)
-        cache[:, :places], ancestors[:places], history[:places] = self.cache, self.ancestors, self.history
-        self.cache, self.ancestors, self.history = cache, ancestors, history
-        self.sizes = tokens, sentences, 2 * places
 
     def finished(self, sentences: int, length: int, chosen: Tensor | None) -> list[list[Hypothesis]]:
         """Return the finished hypotheses of sentences in the order in which they ended. This waits for the GPU once.
@@ -150,7 +162,8 @@ class Storage:
         None: all.
         """
         beam, places = self.beam, self.finished_ends.shape[1]
-        history = self.history[: length * sentences * beam].view(length, sentences, beam).transpose(0, 1).flatten(1)
+        history = self.caches.history[: length * sentences * beam].view(length, sentences, beam)
+        history = history.transpose(0, 1).flatten(1)
         numbers = torch.cat([self.finished_count[:sentences, None], self.finished_totals[:sentences].view(torch.int32),
                              self.finished_ends[:sentences], history], 1)
         numbers = numbers if chosen is None else numbers.index_select(0, chosen)
@@ -178,8 +191,8 @@ class StaticEngine(EagerEngine):
         if padding := -len(self.output_weight) % VOCABULARY_MULTIPLE:
             self.output_weight = F.pad(self.output_weight, (0, 0, 0, padding))
             self.output_bias = None if self.output_bias is None else F.pad(self.output_bias, (0, padding))
-        self.settings: tuple[int, int, tuple[int, ...]] | None = None           # those of the storage
-        self.storage: Storage | None = None
+        self.caches: Caches | None = None
+        self.storages: dict[Hashable, Storage] = {}                             # by settings
         self.in_use, self.cuda_graphs = Lock(), CudaGraphs(device)
 
     @staticmethod
@@ -217,7 +230,7 @@ class StaticEngine(EagerEngine):
     def _search(self, source: np.ndarray, source_offsets: np.ndarray, max_lengths: Sequence[int],
                 options: SearchOptions) -> list[list[Hypothesis]]:
         """See `search.beam.WholeSearch`. Only one thread searches at a time, because threads share the storage."""
-        if options.beam_size > MAX_BEAM:
+        if not serves(options.beam_size, len(self.transformer.output_weight)):
             return self._search_on_device(source, source_offsets, max_lengths, options)
         with self.in_use:
             tokens, offsets, longest_source = self.on_device(source, source_offsets)
@@ -226,22 +239,30 @@ class StaticEngine(EagerEngine):
             positions = min(max(max_lengths), longest_source + MORE_POSITIONS)
             storage = self._storage_for(options, len(tokens), sentences, sentences * options.beam_size * positions)
             hidden, _ = self.transformer.encode(tokens, Sentences.from_offsets(offsets, longest_source, len(tokens)))
-            for layer, memory in zip(self.transformer.decoder, storage.memory, strict=True):
+            for layer, memory in zip(self.transformer.decoder, storage.caches.memory, strict=True):
                 projected = cast(DecoderLayer, layer).cross_attention.key_value(hidden)
                 memory[: len(tokens)] = projected.view(len(tokens), *memory.shape[1:])
             storage.start(offsets, max_lengths, sentences)
             return decode(_StaticRun(self, storage, sentences, len(max_lengths)), max_lengths)
 
     def _storage_for(self, options: SearchOptions, *sizes: int) -> Storage:
-        """Return a storage for these settings of at least these sizes. If it is new, the old one is deleted."""
+        """Return the storage of these settings, with caches of at least these sizes. The others and their graphs stay
+        unless the caches are too small, or there are MAX_STORAGES of them."""
         settings = options.beam_size, options.finished_per_group, tuple(options.banned_ids)
-        before = (0, 0, 0) if self.storage is None or settings != self.settings else self.storage.sizes
-        if self.storage is None or any(need > size for need, size in zip(sizes, before, strict=True)):
-            if self.storage is not None and self.storage.graphs:
-                self.cuda_graphs.delete(self.storage.graphs)
-            self.storage, self.settings = None, settings                        # frees its memory
-            self.storage = Storage(self.transformer, options, *map(_power_of_two, map(max, sizes, before)))
-        return self.storage
+        before = (0, 0, 0) if self.caches is None else self.caches.sizes
+        is_small = any(need > size for need, size in zip(sizes, before, strict=True))
+        if self.caches is None or is_small or settings not in self.storages and len(self.storages) == MAX_STORAGES:
+            self.delete_graphs()
+            self.storages, self.caches = {}, None                               # frees their memory
+            self.caches = Caches(self.transformer, *map(_power_of_two, map(max, sizes, before)))
+        if settings not in self.storages:
+            self.storages[settings] = Storage(self.transformer, options, self.caches)
+        return self.storages[settings]
+
+    def delete_graphs(self) -> None:
+        """Delete the CUDA graphs of all settings."""
+        if any(storage.graphs for storage in self.storages.values()):
+            self.cuda_graphs.delete(*(storage.graphs for storage in self.storages.values()))
 
     def advance(self, storage: Storage, sentences: int) -> None:
         """Do a step of the search. For a number of sentences, all calls launch the same kernels for the same tensors.
@@ -249,7 +270,7 @@ class StaticEngine(EagerEngine):
         model, beams = self.transformer, storage.beams(sentences)
         hidden = model.target_embedding.index_select(0, beams.tokens.flatten()).mul_(model.scale)
         hidden += model.target_positions.index_select(0, beams.clock[:1])
-        for step, cache, memory in zip(self.layer_steps, storage.cache, storage.memory, strict=True):
+        for step, cache, memory in zip(self.layer_steps, storage.caches.cache, storage.caches.memory, strict=True):
             hidden = step(hidden, cache, memory, beams, storage.first[:sentences], storage.end[:sentences])
         logits = F.linear(model.decoder_norm(hidden), self.output_weight, self.output_bias)
         continuations = best_continuations(logits[:, : len(model.output_weight)], beams.totals, storage.banned,
@@ -261,7 +282,7 @@ class StaticEngine(EagerEngine):
 def _make_layer_step(layer: DecoderLayer) -> Callable[[Tensor, Tensor, Tensor, Beams, Tensor, Tensor], Tensor]:
     """Return the function that computes one position of each row, (rows, d_model) -> (rows, d_model).
 
-    step(hidden, cache, memory, beams, first, end): see `Storage`; cache and memory are those of the layer.
+    step(hidden, cache, memory, beams, first, end): see `Storage` and `Caches`; cache and memory are those of the layer.
     """
     past, source = layer.self_attention, layer.cross_attention
     project = past.weighing.make_projection(past.query_key_value)
@@ -298,11 +319,11 @@ class _StaticRun:
 
     def advance(self, length: int) -> None:
         """See `SearchRun.advance`."""
-        storage, sentences, graphs = self.storage, self.sentences, self.engine.cuda_graphs
+        engine, storage, sentences = self.engine, self.storage, self.sentences
         self.used, self.length = self.used + sentences * storage.beam, length
-        while self.used > storage.sizes[2]:
-            storage.add_places(graphs)
-        graphs.run(lambda: self.engine.advance(storage, sentences), sentences, storage.graphs)
+        while self.used > storage.caches.sizes[2]:
+            storage.caches.add_places(engine.delete_graphs)
+        engine.cuda_graphs.run(lambda: engine.advance(storage, sentences), sentences, storage.graphs)
 
     def finished(self, sentences: Sequence[int]) -> list[list[Hypothesis]]:
         """See `SearchRun.finished`."""

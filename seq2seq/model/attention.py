@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.model.kernels import usable_in_16_bits
+from seq2seq.model.kernels import multiplies_in_loops, usable_in_16_bits
 from seq2seq.model.layers import LAYER_GAIN, Projected, TokenLinear, linear
 from seq2seq.model.packing import Sentences, pack, unpack
 
@@ -158,7 +158,8 @@ def attention_weights(projected: tuple[Tensor, ...], query_sentences: Sentences,
 
 def runs_packed(query: Tensor) -> bool:
     """Return True if attention by intervals supports the query, (tokens, heads, head_size)."""
-    return query.shape[-1] in PACKED_HEAD_SIZES and usable_in_16_bits(query)
+    return (query.shape[-1] in PACKED_HEAD_SIZES and usable_in_16_bits(query)
+            and multiplies_in_loops(query.device))
 
 
 def scaled_dot_product(stacks: tuple[Tensor, ...], mask: Tensor) -> Tensor:

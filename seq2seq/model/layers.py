@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.model.kernels import usable_in_16_bits
+from seq2seq.model.kernels import dropped, usable_in_16_bits
 
 # Gain of the Glorot initialisation of Transformer layers. PyTorch and fairseq also use 1/sqrt(2) for query, key and
 # value. With a gain of 1 for them, training needed hundreds of steps more to reach the same loss. Here the output
@@ -90,9 +90,9 @@ class Dropout(nn.Module):
         # times as long to generate.
         words = torch.empty((hidden.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
         bits = words.view(torch.int16)[: hidden.numel()].view(hidden.shape)
-        dropped = round(self.probability * 65536)
+        zeros = dropped(self.probability)
         # The factors have the dtype of `hidden`. A boolean mask would have to be converted in forward and in backward.
-        factors = torch.ge(bits, dropped - 32768, out=torch.empty_like(hidden)).mul_(65536 / (65536 - dropped))
+        factors = torch.ge(bits, zeros - 32768, out=torch.empty_like(hidden)).mul_(65536 / (65536 - zeros))
         return hidden * factors
 
 

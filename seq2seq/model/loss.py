@@ -23,6 +23,10 @@ MAX_CHUNK_ROWS, MAX_CHUNK_BYTES = 1536, 256_000_000
 # base model (25,000 tokens, 32,000 pieces) took 1 ms less on an H200. The share matters below 64 GB: without the Triton
 # kernel, the loss needs some five times the size of a chunk.
 MAX_GPU_CHUNK_BYTES, MAX_GPU_CHUNK_SHARE = 1_000_000_000, 1 / 64
+# The stride between rows of logits on a GPU is rounded up to a multiple of this number. Otherwise, with 37,000 ids, a
+# multiple of 8, the Triton kernel would read and write 2 bytes at once; with numbers that are no multiple of 8, cuBLAS
+# could not use its fast kernels for the products of the output layer.
+GPU_ROW_MULTIPLE = 16
 # Maximum number of logits that a CPU normalises at once: 1 MB in fp32, which fits into a core's cache.
 CACHED_ELEMENTS = 250_000
 # Maximum number of logits of each of two distributions that `divergence_gradient` normalises at once. On a CPU, they
@@ -243,7 +247,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         target_log_p = torch.empty_like(target_logits)
         overwrite = gradient_function(hidden.device, hidden.dtype)
         chunks = _chunks(len(target), weight, multiple_of=2 if divergence else 1)
-        buffer = hidden.new_empty(chunks[0].stop, vocab_size)                   # allocated once for all chunks
+        # Allocated once for all chunks. On a GPU, each row begins at a multiple of 32 bytes.
+        padding = -vocab_size % GPU_ROW_MULTIPLE if hidden.is_cuda else 0
+        buffer = hidden.new_empty(chunks[0].stop, vocab_size + padding)[:, :vocab_size]
         diverged = torch.zeros((), dtype=precise, device=weight.device)
         for rows in chunks:
             # The logits of the chunk. Below, the gradient of the loss overwrites them.
@@ -311,16 +317,21 @@ def divergence_gradient(logits: Tensor, counted: Tensor, weight: float, symmetri
     for part, part_counted, part_gradient in parts:
         log_p, log_q = part.to(precise).log_softmax(2).unbind(1)
         p, q = log_p.exp(), log_q.exp()
-        difference, excess = log_p - log_q, p - q
-        scale = weight * part_counted[:, 0].to(precise)
-        forward = (p * difference).sum(1, keepdim=True)
+        difference, scale = log_p.sub_(log_q), weight * part_counted[:, 0].to(precise)
+        of_p = torch.mul(p, difference, out=log_q)                              # in the memory of what is used no more
+        forward = of_p.sum(1, keepdim=True)
         total += (forward * scale).sum()
-        first, second = p.mul_(difference - forward), excess.neg()
         if symmetric:
-            backward = -(q * difference).sum(1, keepdim=True)
+            minus_of_q = difference.mul_(q)
+            backward = -minus_of_q.sum(1, keepdim=True)
             total += (backward * scale).sum()
-            first, second = first.add_(excess), second.add_(q.mul_(-difference - backward))
-        part_gradient[:, 0], part_gradient[:, 1] = first.mul_(scale), second.mul_(scale)
+            of_p.addcmul_(p, 1 - forward).sub_(q)
+            minus_of_q.addcmul_(q, backward - 1).add_(p)
+        else:
+            of_p.addcmul_(p, -forward)
+            minus_of_q = p.sub_(q)
+        torch.mul(of_p, scale, out=part_gradient[:, 0])
+        torch.mul(minus_of_q, -scale, out=part_gradient[:, 1])
     return total, gradient
 
 

@@ -96,8 +96,9 @@ class TrainingSection(Section):
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
     """Number format of training, and on a GPU of the translations in validation and test, which are in fp32 on a CPU.
     `auto` is bf16 on GPUs and CPUs with hardware support for it, else fp16 on GPUs of compute capability 7.0 or above
-    (V100, T4), else fp32. `fp16` uses dynamic loss scaling. `tf32` is fp32 with matrix products in TF32, on GPUs of
-    compute capability 8.0 or above. Weights, accumulated gradients and the validation loss are always fp32."""
+    (V100, T4), else fp32. `fp16` uses dynamic loss scaling. `tf32`, on GPUs of compute capability 8.0 or above, is
+    fp32, but in the steps of training matrix products and recurrent layers multiply in TF32. Weights, accumulated
+    gradients and the validation loss are always fp32."""
     validate_every: PositiveInt = 500
     """Number of steps between validations."""
     valid_sentences: PositiveInt | None = None

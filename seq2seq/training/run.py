@@ -22,7 +22,7 @@ from seq2seq.data.leakage import warn_about_overlap
 from seq2seq.data.preparation import Prepared, TrainingText, prepare, reuse_tokenizers, train_or_load_tokenizers
 from seq2seq.data.resampled_epochs import ResampledEpochs
 from seq2seq.data.token_noise import TokenNoise
-from seq2seq.devices import choose_device, choose_dtype, configure_process, num_threads
+from seq2seq.devices import allow_tf32, choose_device, choose_dtype, configure_process, num_threads
 from seq2seq.errors import CheckpointError, UserError
 from seq2seq.evaluation.scores import ScoresByTest, check_expected, evaluate_tests, to_dict
 from seq2seq.inference.engines import native_obstacle
@@ -188,9 +188,10 @@ def require_same_files(run: Path, lock: str, held_out_crc32: int, group: Process
 
 
 def _set_up(recipe: Recipe) -> tuple[torch.device, torch.dtype]:
-    """Make this process compute deterministically, with TF32 only if the recipe says so. Return device and dtype."""
+    """Make this process compute deterministically, and fp32 as fp32 (see `TrainingStep.update`). Return device and
+    dtype."""
     device = torch.device(choose_device(recipe.training.device))
-    torch.backends.cuda.matmul.allow_tf32 = recipe.training.precision == "tf32"
+    allow_tf32(False)
     make_deterministic(device)
     return device, choose_dtype(recipe.training.precision, str(device))
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from seq2seq import console
 from seq2seq.data.batching import Batch, EncodedCorpus, Shape, derived_seed, gather, split_by_length, split_to_shape
 from seq2seq.data.token_noise import TokenNoise
-from seq2seq.devices import is_out_of_memory
+from seq2seq.devices import allow_tf32, is_out_of_memory
 from seq2seq.errors import UserError
 from seq2seq.inference.cuda_graphs import CudaGraphs
 from seq2seq.model import Model
@@ -96,14 +96,19 @@ class TrainingStep:
         Raises:
             UserError: memory does not suffice for a single pair.
         """
-        sums, gradient = self.accumulate(corpus, self.group.micro_batches(micro_batches), number)
-        self.group.sum([gradient, sums])
-        _, target_tokens = corpus.tokens(micro_batches)                         # of all ranks
-        norm = mean_gradient_norm(self.blocks.blocks_of(gradient), target_tokens)
-        scale_gradient(gradient, norm, target_tokens, self.section.gradient_clip)
-        # The device decides whether to skip the update. To decide itself, the host would have to wait for the GPU.
-        skip = 1 - norm.isfinite().float()
-        self.optimizer.step(learning_rate, skip)
+        # Only here: validation and translations compute fp32 as fp32, also in a training in TF32.
+        allow_tf32(self.section.precision == "tf32")
+        try:
+            sums, gradient = self.accumulate(corpus, self.group.micro_batches(micro_batches), number)
+            self.group.sum([gradient, sums])
+            _, target_tokens = corpus.tokens(micro_batches)                     # of all ranks
+            norm = mean_gradient_norm(self.blocks.blocks_of(gradient), target_tokens)
+            scale_gradient(gradient, norm, target_tokens, self.section.gradient_clip)
+            # The device decides whether to skip the update. To decide itself, the host would have to wait for the GPU.
+            skip = 1 - norm.isfinite().float()
+            self.optimizer.step(learning_rate, skip)
+        finally:
+            allow_tf32(False)
         if self.ema_blocks:
             update_moving_average(self.ema_blocks, self.blocks.blocks, self.section.ema_decay, number, skip)
         self._copy_to_compute_model()
@@ -268,7 +273,7 @@ class TrainingStep:
                             "lower data.cleaning.max_pieces, or use a smaller model. The last checkpoint is intact.")
         if self.device.type == "cuda":
             self.release_graph()
-            torch.cuda.empty_cache()
+            CudaGraphs.free_unused_memory()
         self.max_tokens = max(1, tokens // 2)
         console.warn(f"memory did not suffice for a micro-batch of {tokens:,} tokens; from now on, micro-batches of "
                      f"more than {self.max_tokens:,} tokens are split. Except for dropout, gradients stay the same.")

@@ -363,6 +363,10 @@ def test_dropout_draws_a_new_mask_each_time_and_is_off_in_evaluation():
     assert Dropout(0)(hidden) is hidden
 
 
+def test_a_dropout_that_rounds_to_1_is_no_division_by_0():
+    assert Dropout(1 - 1e-6)(torch.ones(7, 11)).isfinite().all()
+
+
 def test_dropout_follows_the_embeddings_and_every_sublayer(make_model, make_batch):
     # Section 5.4: on the output of each sub-layer before it is added, and on the sums of embeddings and positions.
     model, reached = make_model(dropout=0.3), []

@@ -22,7 +22,7 @@ from seq2seq.search.options import SearchOptions, power_length_penalty
 from seq2seq.tokenizers.tokenizer import END_ID
 
 static = pytest.importorskip("seq2seq.inference.static", exc_type=ImportError)
-StaticEngine, Storage, _StaticRun, rounded = static.StaticEngine, static.Storage, static._StaticRun, static.rounded
+StaticEngine, Caches, _StaticRun, rounded = static.StaticEngine, static.Caches, static._StaticRun, static.rounded
 
 pytestmark = pytest.mark.usefixtures("search_kernels")
 
@@ -66,6 +66,11 @@ def options_of(beam_size):
     return SearchOptions(beam_size, power_length_penalty(0.6), n_best=beam_size, banned_ids=[5, 7])
 
 
+def storage_of(engine):
+    (storage,) = engine.storages.values()
+    return storage
+
+
 def on_gpu(model):
     return StaticEngine(copy.deepcopy(model).to("cuda"), "fp32", torch.device("cuda"))
 
@@ -81,7 +86,7 @@ def test_graphs_find_what_the_search_on_the_host_finds(beam_size, options):
         engine = on_gpu(model)
         gpu.record.clear()
         assert searches(model, options_of(beam_size), engine) == expected
-        graphs, launches = engine.storage.graphs, gpu.record.operators["graph"]
+        graphs, launches = storage_of(engine).graphs, gpu.record.operators["graph"]
     # No graph depends on the lengths of sources or the position.
     assert all(graphs.values()) and {4, 1} <= graphs.keys() <= {4, 2, 1}
     # All steps are replays, except for the first one with each number of sentences.
@@ -91,12 +96,13 @@ def test_graphs_find_what_the_search_on_the_host_finds(beam_size, options):
 @pytest.mark.parametrize("beam_size", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_search_that_needs_more_places_copies_the_cache(monkeypatch, beam_size):
     monkeypatch.setattr(static, "MORE_POSITIONS", -18)
-    monkeypatch.setattr(Storage, "add_places", lambda storage, graphs, add=Storage.add_places: (
-        grown.append(len(storage.graphs)), add(storage, graphs)))
     model, grown = random_model(2), []
     expected = searches(model, options_of(beam_size))
     with SimulatedGPU():
-        assert searches(model, options_of(beam_size), on_gpu(model)) == expected
+        engine = on_gpu(model)
+        monkeypatch.setattr(Caches, "add_places", lambda caches, delete, add=Caches.add_places: (
+            grown.append(len(storage_of(engine).graphs)), add(caches, delete)))
+        assert searches(model, options_of(beam_size), engine) == expected
     assert any(grown), "with graphs that are captured again"
 
 
@@ -106,11 +112,11 @@ def test_a_cache_that_cannot_grow_stays_as_it_is(gpu):
             raise torch.OutOfMemoryError("full")
 
     engine = on_gpu(random_model(1))
-    storage = engine._storage_for(options_of(2), 1, 1, 8)
-    cache, storage.history = storage.cache, torch.zeros(8).as_subclass(Full)
+    caches = engine._storage_for(options_of(2), 1, 1, 8).caches
+    cache, caches.history = caches.cache, torch.zeros(8).as_subclass(Full)
     with pytest.raises(torch.OutOfMemoryError):
-        storage.add_places(engine.cuda_graphs)
-    assert storage.cache is cache and storage.sizes == (1, 1, 8)
+        caches.add_places(engine.delete_graphs)
+    assert caches.cache is cache and caches.sizes == (1, 1, 8)
 
 
 @pytest.mark.slow
@@ -119,9 +125,26 @@ def test_searches_with_other_options_have_another_storage(gpu):
     engine = on_gpu(model)
     for options in (options_of(3), SearchOptions(3, power_length_penalty(0.6), 3, patience=2.0), options_of(2),
                     SearchOptions(2, power_length_penalty(0.6), 2)):
-        before = engine.storage
+        before = list(engine.storages.values())
         assert searches(model, options, engine) == searches(model, options)
-        assert engine.storage is not before
+        assert list(engine.storages.values())[-1] not in before and len(engine.storages) <= static.MAX_STORAGES
+
+
+def test_searches_with_alternating_beam_sizes_keep_their_graphs(gpu, monkeypatch):
+    model, captured = random_model(1), []
+    engine, one = on_gpu(model), SEARCHES[:1]
+    capture = engine.cuda_graphs._capture
+    engine.cuda_graphs._capture = lambda function: captured.append(function) or capture(function)
+    for beam_size in (2, 1):                                                    # the larger one needs larger caches
+        searches(None, options_of(beam_size), engine, one)
+    number = len(captured)
+    for beam_size in (2, 1, 2):
+        assert searches(model, options_of(beam_size), engine, one) == searches(model, options_of(beam_size), None, one)
+    assert len(captured) == number > 1
+    monkeypatch.setattr(static, "MAX_STORAGES", 2)
+    deleted = [storage.graphs for storage in engine.storages.values()]
+    engine._storage_for(options_of(3), 1, 1, 1)
+    assert not any(deleted) and len(engine.storages) == 1
 
 
 @pytest.mark.slow
@@ -132,7 +155,7 @@ def test_a_number_of_sentences_is_captured_once(gpu):
     for _ in range(3):
         searches(None, options_of(2), engine)
         counts.append(len(made))
-    assert len(engine.storage.graphs) <= counts[0] and counts[1:] == counts[:1] * 2
+    assert len(storage_of(engine).graphs) <= counts[0] and counts[1:] == counts[:1] * 2
 
 
 @pytest.mark.slow
@@ -140,7 +163,7 @@ def test_more_sentences_than_a_power_of_two(gpu):
     model = random_model(4)
     engine = on_gpu(model)
     assert searches(model, options_of(1), engine, [(67, 3)]) == searches(model, options_of(1), None, [(67, 3)])
-    assert max(engine.storage.graphs) == 96
+    assert max(storage_of(engine).graphs) == 96
 
 
 def test_after_a_failed_capture_steps_run_without_graphs(monkeypatch, capsys):
@@ -184,20 +207,22 @@ def test_finished_sentences_leave_the_search(monkeypatch, gpu):
     engine.whole_search(*source_of(np.random.default_rng(1), 5), [3] * 4 + [CHECK_STEPS + 3],
                         SearchOptions(1, power_length_penalty(1.0)))
     assert steps == [8] * CHECK_STEPS + [1] * 3
-    assert engine.storage.clock.tolist() == [CHECK_STEPS + 3, sum(steps)], "the places of those that stay"
+    assert storage_of(engine).clock.tolist() == [CHECK_STEPS + 3, sum(steps)], "the places of those that stay"
 
 
-def test_larger_beams_use_the_general_search(gpu):
-    model = random_model(5)
+@pytest.mark.parametrize(("beam_size", "max_maxima"), [(17, 16_384), (3, 2)])
+def test_larger_beams_and_vocabularies_use_the_general_search(gpu, monkeypatch, beam_size, max_maxima):
+    monkeypatch.setattr("seq2seq.model.kernels.select_top.MAX_MAXIMA", max_maxima)
+    model, options = random_model(5), options_of(beam_size)
     engine = on_gpu(model)
-    assert searches(model, options_of(17), engine, [(3, 9)]) == searches(model, options_of(17), None, [(3, 9)])
-    assert engine.storage is None
+    assert searches(model, options, engine, [(3, 9)]) == searches(model, options, None, [(3, 9)])
+    assert not engine.storages
 
 
 def test_an_engine_that_is_no_longer_used_frees_its_memory(gpu):
     engine = on_gpu(random_model(5))
     searches(None, options_of(2), engine, SEARCHES[:1])
-    references = [weakref.ref(each) for each in (engine, engine.model, engine.storage)]
+    references = [weakref.ref(each) for each in (engine, engine.model, engine.caches, storage_of(engine))]
     gc.disable()
     try:
         del engine

@@ -11,8 +11,10 @@ from simulation import SimulatedGPU
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, Shape, gather
 from seq2seq.data.epoch_plan import plan_epoch
 from seq2seq.inference.eager import EagerEngine
-from seq2seq.model import attention, build_model, rnn, trains_packed
-from seq2seq.model.loss import _chunks, negative_log_likelihood, training_loss
+from seq2seq.inference.engines import torch_engine
+from seq2seq.model import attention, build_model, loss, rnn, trains_packed
+from seq2seq.model.interface import Logits
+from seq2seq.model.loss import _chunks, negative_log_likelihood, smoothed_cross_entropy, training_loss
 from seq2seq.model.packing import Sentences
 from seq2seq.recipe import ModelSection
 from seq2seq.search.beam import search
@@ -189,3 +191,33 @@ def test_chunks_of_the_loss_have_at_most_one_gigabyte_and_a_64th_of_the_memory(g
     weight = torch.zeros(37_000, 1, dtype=torch.bfloat16, device="cuda")
     rows = _chunks(25_000, weight)
     assert len(rows) == chunks and (rows[0].start, rows[-1].stop) == (0, 25_000)
+
+
+def test_an_engine_computes_fp32_as_fp32_on_a_gpu(gpu):
+    flags = torch.backends.cuda.matmul, torch.backends.cudnn
+    for each in flags:
+        each.allow_tf32 = True
+    torch_engine(built(RNN), "fp32", "cuda")
+    assert not any(each.allow_tf32 for each in flags)
+
+
+@pytest.mark.parametrize("copies", [False, True], ids=["cross-entropy", "consistency"])
+def test_rows_of_logits_begin_at_multiples_of_16_elements(gpu, monkeypatch, copies):
+    strides = []
+
+    def recorded(logits, *arguments):
+        strides.append(logits.stride())
+        loss.overwrite_with_gradient(logits, *arguments)
+
+    def gradients(device):
+        hidden, weight = (torch.linspace(-1, 1, rows * 6).view(rows, 6).to(device).requires_grad_()
+                          for rows in (10, VOCAB_SIZE))
+        target = torch.arange(10).to(device)
+        total = smoothed_cross_entropy(Logits(hidden, weight, None), target, 10, 0.1, 0.5 * copies).total
+        total.backward()
+        return [each.detach().cpu() for each in (total, hidden.grad, weight.grad)]
+
+    monkeypatch.setattr(loss, "gradient_function", lambda *_: recorded)
+    for found, expected in zip(gradients("cuda"), gradients("cpu"), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    assert strides == [(32, 1), (VOCAB_SIZE, 1)]

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from simulation import DeviceMismatch
 
+from seq2seq.inference.cuda_graphs import CudaGraphs
 from seq2seq.training.step_results import StepResult, StepResults
 from seq2seq.training.train_state import TrainState
 
@@ -87,8 +88,11 @@ def test_deterministic_scatters_of_tensors_wait(gpu, monkeypatch, deterministic,
 
 def captured(function):
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    graph.capture_begin()
+    try:
         function()
+    finally:
+        graph.capture_end()
     return graph
 
 
@@ -137,6 +141,61 @@ def test_a_replay_needs_its_tensors(gpu):
                                      lambda: on_gpu(2).cpu()])
 def test_a_capture_refuses_what_makes_the_host_wait(gpu, waiting):
     numbers = on_gpu(2)
-    with pytest.raises(RuntimeError, match="not permitted when stream is capturing"):
+    with pytest.raises(RuntimeError, match="due to a previous error during capture"):
         captured(lambda: numbers.add_(1) is waiting())
     assert numbers.tolist() == [1, 1] and captured(lambda: numbers.add_(1)).operators
+
+
+def test_graphs_are_deleted_while_no_other_thread_captures(gpu):
+    numbers, graphs, made = on_gpu(2), CudaGraphs(torch.device("cuda", 0)), {}
+    for _ in range(2):
+        graphs.run(lambda: numbers.add_(1), "key", made)
+    graphs.delete(made)                                                         # see `wait_for_device` in graphs.py
+    CudaGraphs.free_unused_memory()
+    assert not made and not CudaGraphs.capturing.locked()
+
+
+def test_a_first_call_without_enough_memory_is_followed_by_another_first_call(gpu):
+    numbers, graphs, made, calls = on_gpu(2), CudaGraphs(torch.device("cuda", 0)), {}, []
+
+    def function():
+        calls.append(gpu.capture is None)
+        if len(calls) == 1:
+            raise torch.OutOfMemoryError("full")
+        numbers.add_(1)
+
+    with pytest.raises(torch.OutOfMemoryError):
+        graphs.run(function, "key", made)
+    for count in (2, 3, 4):
+        graphs.run(function, "key", made)
+        assert numbers.tolist() == [count, count]
+    assert calls == [True, True, False] and made["key"].replays == 2
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_capture_without_enough_memory_is_tried_once_more_with_the_memory_that_is_kept(gpu, monkeypatch, capsys,
+                                                                                         failures):
+    numbers, graphs, made, calls, freed = on_gpu(2), CudaGraphs(torch.device("cuda", 0)), {}, [], []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: freed.append(len(calls)))
+
+    def function():
+        calls.append(gpu.capture is not None)
+        numbers.add_(1)
+        if calls.count(True) <= failures and calls[-1]:
+            raise torch.OutOfMemoryError("full")
+
+    for count in (2, 3, 4):
+        graphs.run(function, "key", made)
+        assert numbers.tolist() == [count, count]
+    assert freed == [2] and graphs.enabled == (failures == 1) == bool(made["key"])
+    assert ("could not be captured: full" in capsys.readouterr().err) == (failures == 2)
+
+
+def test_a_capture_returns_no_memory_to_the_driver(gpu, monkeypatch):
+    returned = []
+    for name in ("synchronize", "empty_cache"):
+        monkeypatch.setattr(torch.cuda, name, lambda *_, name=name: returned.append(name))
+    numbers, graphs, made = on_gpu(2), CudaGraphs(torch.device("cuda", 0)), {}
+    for _ in range(2):
+        graphs.run(lambda: numbers.add_(1), "key", made)
+    assert made["key"] and not returned

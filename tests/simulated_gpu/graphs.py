@@ -7,14 +7,16 @@ had in the capture, and nothing else of Python. The replay of a graph is counted
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_flatten
+
+from seq2seq.inference.cuda_graphs import CudaGraphs
 
 if TYPE_CHECKING:
     from simulation import SimulatedGPU
@@ -25,17 +27,34 @@ class Graph:
 
     operators: functions that repeat an operator. outside: tensors that were made before the capture. made: ids of
     tensors that the capture made; they are kept, so that their ids are not used again. before: tensors that the
-    capture has written to, and their numbers before.
+    capture has written to, and their numbers before. broken: the operator that CUDA refuses; "": none.
     """
 
     gpu: SimulatedGPU
+
+    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
+        """Begin to list operators instead of computing them."""
+        assert self.gpu.capture is None and not self.operators
+        self.gpu.capture, self.random_state = self, torch.get_rng_state()
+
+    def capture_end(self) -> None:
+        """End the list. A capture that a refused operator has broken is an error, also here."""
+        self.gpu.capture = None
+        torch.set_rng_state(self.random_state)                                  # a capture draws no random numbers
+        with no_dispatch():
+            for tensor, numbers in reversed(self.before):                       # undo what the capture has computed
+                tensor.copy_(numbers)
+        self.before.clear()
+        if self.broken:
+            torch.cuda.default_generators[0].usable = False  # type: ignore[attr-defined]
+            raise RuntimeError(f"CUDA error: operation failed due to a previous error during capture: {self.broken}")
 
     def __init__(self) -> None:
         self.operators: list[Callable[[], None]] = []
         self.outside: dict[int, weakref.ref[Tensor]] = {}
         self.made: dict[int, Any] = {}
         self.before: list[tuple[Tensor, Tensor]] = []
-        self.replays = 0
+        self.replays, self.broken = 0, ""
 
     def replay(self) -> None:
         """Run the operators again."""
@@ -74,12 +93,6 @@ class Graph:
                 if isinstance(written, Tensor):
                     self.before.append((written, written.clone()))
 
-    def restore_numbers(self) -> None:
-        """Undo everything that the capture has computed."""
-        for tensor, numbers in reversed(self.before):
-            tensor.copy_(numbers)
-        self.before.clear()
-
 
 class Stream:
     """Stand-in for torch.cuda.Stream. All streams are one."""
@@ -110,24 +123,11 @@ class Generator:
 
 def replacements(gpu: SimulatedGPU) -> dict[str, Any]:
     """Return the stand-ins for names of torch.cuda."""
-    @contextmanager
-    def capture(graph: Graph, pool: Any = None, stream: Any = None, capture_error_mode: str = "global"
-                ) -> Iterator[None]:
-        assert gpu.capture is None and not graph.operators
-        gpu.capture, drawn = graph, torch.get_rng_state()
-        try:
-            yield
-        except RuntimeError:
-            generator.usable = False
-            raise
-        finally:
-            gpu.capture = None
-            torch.set_rng_state(drawn)                                          # a capture draws no random numbers
-            with no_dispatch():
-                graph.restore_numbers()
+    def wait_for_device(*_: Any) -> None:
+        assert CudaGraphs.capturing.locked(), "during this call, no other thread may capture"
 
     stream, generator = Stream(), Generator()
-    return {"CUDAGraph": type("CUDAGraph", (Graph,), {"gpu": gpu}), "graph": capture,
-            "stream": lambda stream: nullcontext(), "graph_pool_handle": lambda: (0, 1),
-            "default_generators": (generator,),
+    return {"CUDAGraph": type("CUDAGraph", (Graph,), {"gpu": gpu}), "graph_pool_handle": lambda: (0, 1),
+            "stream": lambda stream: nullcontext(), "default_generators": (generator,),
+            **dict.fromkeys(("synchronize", "empty_cache"), wait_for_device),
             **dict.fromkeys(("Stream", "current_stream", "default_stream"), lambda device=None: stream)}

@@ -194,7 +194,7 @@ class SimulatedGPU(TorchDispatchMode):
                             "mem_get_info": (MEMORY, MEMORY),
                             "get_device_properties": SimpleNamespace(total_memory=MEMORY),
                             "max_memory_allocated": 0, "max_memory_reserved": 0, "manual_seed_all": None,
-                            "empty_cache": None, "synchronize": None, "set_device": None,
+                            "set_device": None,
                             "_exchange_device": 0, "_maybe_exchange_device": 0}.items():
             yield torch.cuda, name, lambda *_, value=value, **__: value
         for name, value in graphs.replacements(self).items():
@@ -250,6 +250,7 @@ class SimulatedGPU(TorchDispatchMode):
             raise RuntimeError("Offset increment outside graph capture encountered unexpectedly.")
         if reason := _reason_to_wait(func, args, kwargs, on_gpu, on_cpu, device):
             if self.capture is not None:
+                self.capture.broken = reason
                 raise RuntimeError(f"CUDA error: operation not permitted when stream is capturing: {reason}")
             self.record.waits[reason, _place()] += 1
         if func in OWN_KERNELS:

@@ -8,6 +8,7 @@ from seq2seq.data.batching import IGNORE_INDEX
 from seq2seq.data.token_noise import TokenNoise
 from seq2seq.devices import is_out_of_memory
 from seq2seq.errors import UserError
+from seq2seq.model.rnn import RecurrentModel
 from seq2seq.recipe import TrainingSection
 from seq2seq.training.step import TrainingStep
 
@@ -162,3 +163,14 @@ def test_simcut_compares_a_pass_with_one_over_cut_tokens(make_model, make_corpus
         sums(consistency=weight, consistency_cutoff=0.5 * bool(weight)) for weight in (0.0, 3.0, 6.0))
     assert likelihood == same_likelihood and loss > plain + 0.1
     assert (doubled - plain).item() == pytest.approx(2 * (loss - plain).item())  # the same tokens are cut
+
+
+@pytest.mark.parametrize(("precision", "allowed"), [("fp32", False), ("tf32", True)])
+def test_only_the_steps_of_a_training_in_tf32_multiply_in_tf32(make_model, make_corpus, precision, allowed):
+    flags = torch.backends.cuda.matmul, torch.backends.cudnn                    # cuDNN has the recurrent layers
+    flags[1].allow_tf32 = True                                                  # as at the start of a process
+    model, corpus, seen = make_model(torch.float32, kind=RecurrentModel), make_corpus(), []
+    step = TrainingStep(model, TrainingSection(precision=precision), seed=1, max_length=19)
+    model.register_forward_hook(lambda *_: seen.extend(each.allow_tf32 for each in flags))
+    step.update(corpus, [np.arange(len(corpus))], 1, 1e-3)
+    assert seen == [allowed] * 2 and not any(each.allow_tf32 for each in flags)

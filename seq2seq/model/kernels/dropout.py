@@ -30,11 +30,6 @@ def dropout(values: tl.tensor, seed: tl.tensor, number: tl.tensor, row: tl.tenso
     return tl.where(kept, values * (65536 / (65536 - DROPPED)), 0.0)
 
 
-def dropped(probability: float) -> int:
-    """Return how many of 65,536 elements are dropped."""
-    return round(probability * 65536)
-
-
 def draw_seed(device: torch.device) -> Tensor:
     """Draw the seed of the masks of a forward pass, (1,) int64, on the device. So each replay of a CUDA graph has
     masks of its own, and they depend on `torch.manual_seed` alone."""

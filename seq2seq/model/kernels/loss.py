@@ -25,27 +25,29 @@ def overwrite_with_gradient(logits: Tensor, targets: Tensor, counted: Tensor, sm
                             target_logits: Tensor, target_log_p: Tensor) -> None:
     """Compute the same as `model.loss.overwrite_with_gradient`, in fp32, with one kernel. It has the same arguments.
 
-    All tensors must be contiguous, and the logits fp32, fp16 or bf16. If a target is vocab_size or more, the kernel
-    sets log p and the gradient of the row to NaN, so that the trainer skips the step. PyTorch would raise an error.
+    The logits are fp32, fp16 or bf16. Their rows may have a larger stride than vocab_size; what lies between them is
+    overwritten. A stride that is a multiple of 16 makes the kernel read and write 16 bytes at once. All other tensors
+    must be contiguous. If a target is vocab_size or more, the kernel sets log p and the gradient of the row to NaN, so
+    that the trainer skips the step. PyTorch would raise an error.
     """
     rows, vocab_size = logits.shape
     if not rows:
         return
     with torch.cuda.device_of(logits):                                          # Triton launches on the current device
-        _overwrite_row[(rows,)](logits, vocab_size, targets, counted, smoothing - 1.0, target_logits, target_log_p,
-                                DIFFERENTIATE=differentiate, BLOCK=BLOCK, num_warps=WARPS)
+        _overwrite_row[(rows,)](logits, logits.stride(0), vocab_size, targets, counted, smoothing - 1.0, target_logits,
+                                target_log_p, DIFFERENTIATE=differentiate, BLOCK=BLOCK, num_warps=WARPS)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _overwrite_row(logits: tl.tensor, vocab_size: tl.tensor, targets: tl.tensor, counted: tl.tensor,
-                   target_share: tl.tensor, target_logits: tl.tensor, target_log_p: tl.tensor,
+def _overwrite_row(logits: tl.tensor, stride: tl.tensor, vocab_size: tl.tensor, targets: tl.tensor,
+                   counted: tl.tensor, target_share: tl.tensor, target_logits: tl.tensor, target_log_p: tl.tensor,
                    DIFFERENTIATE: tl.constexpr, BLOCK: tl.constexpr) -> None:
     """Process the row whose index is the program id. Read it twice: for the sum of exponentials and for the gradient.
 
     target_share: number added to the target's probability to get the gradient of its logit: smoothing - 1.
     """
     row = tl.program_id(0).to(tl.int64)                                         # offsets may exceed 32 bits
-    logits += row * vocab_size
+    logits += row * stride
     target = tl.load(targets + row)
     # Load the target's logit before the second loop overwrites it. The sums in the first loop synchronise the threads.
     target_logit = tl.load(logits + target, target < vocab_size, float("nan")).to(tl.float32)
@@ -53,7 +55,9 @@ def _overwrite_row(logits: tl.tensor, vocab_size: tl.tensor, targets: tl.tensor,
     total = tl.where(target < vocab_size, 0.0, float("nan"))                    # sum of exp(logit - greatest)
     for begin in range(0, vocab_size, BLOCK):
         token = begin + tl.arange(0, BLOCK)
-        values = tl.load(logits + token, token < vocab_size, -float("inf")).to(tl.float32)
+        # The bound of the load is the stride, which is a multiple of 16 more often than the vocabulary's size.
+        values = tl.load(logits + token, token < stride, -float("inf")).to(tl.float32)
+        values = tl.where(token < vocab_size, values, -float("inf"))
         # The maximum may ignore NaN, but the sum does not.
         larger = tl.maximum(greatest, tl.max(values, 0))
         total = total * tl.exp(greatest - larger) + tl.sum(tl.exp(values - larger), 0)
@@ -66,6 +70,6 @@ def _overwrite_row(logits: tl.tensor, vocab_size: tl.tensor, targets: tl.tensor,
         share = tl.load(counted + row).to(tl.float32)
         for begin in range(0, vocab_size, BLOCK):
             token = begin + tl.arange(0, BLOCK)
-            values = tl.load(logits + token, token < vocab_size, -float("inf")).to(tl.float32)
+            values = tl.load(logits + token, token < stride, -float("inf")).to(tl.float32)
             gradient = tl.exp(values - greatest) / total + tl.where(token == target, target_share, 0.0)
-            tl.store(logits + token, (gradient * share).to(logits.dtype.element_ty), token < vocab_size)
+            tl.store(logits + token, (gradient * share).to(logits.dtype.element_ty), token < stride)

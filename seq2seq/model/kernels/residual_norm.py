@@ -19,7 +19,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from seq2seq.model.kernels.dropout import dropout, dropped
+from seq2seq.model.kernels import dropped
+from seq2seq.model.kernels.dropout import dropout
 from seq2seq.model.kernels.row_sums import PROGRAMS, STAGES, second_stage, tile
 
 # Elements of a tile, and elements of a thread.
@@ -51,7 +52,7 @@ class _ResidualNorm(torch.autograd.Function):
                 ) -> tuple[Tensor, Tensor]:
         assert x.is_contiguous() and y.is_contiguous() and x.shape == y.shape
         rows, width = x.shape
-        constants = tile(width, **FORWARD, whole_rows=True)
+        ctx.dropped, constants = dropped(probability), tile(width, **FORWARD, whole_rows=True)
         out, scale = torch.empty_like(x), x.new_empty(rows, dtype=torch.float32)
         # The backward pass needs n. It could compute (h - bias) / gain, so that post-norm would not have to write s: 2
         # of the 18 bytes of an element. But where the gain is 0, the gradients of gain and s would then be wrong, and
@@ -61,9 +62,9 @@ class _ResidualNorm(torch.autograd.Function):
             with torch.cuda.device_of(x):                                       # Triton launches on the current device
                 _norm_forward[(triton.cdiv(rows, constants["ROWS"]),)](
                     x, y, shift, gain, bias, seed, total, out, mean, scale, rows, number, eps,
-                    DROPPED=dropped(probability), **constants)
+                    DROPPED=ctx.dropped, **constants)
         ctx.save_for_backward(total, mean, scale, gain, seed)
-        ctx.pre_norm, ctx.probability, ctx.number, ctx.shifted = pre_norm, probability, number, shift is not None
+        ctx.pre_norm, ctx.number, ctx.shifted = pre_norm, number, shift is not None
         ctx.set_materialize_grads(False)
         return total if total is not None and pre_norm else out.view_as(out), out
 
@@ -75,10 +76,10 @@ class _ResidualNorm(torch.autograd.Function):
         constants = tile(width, **BACKWARD, whole_rows=True)
         programs = max(1, min(PROGRAMS, triton.cdiv(rows, constants["ROWS"])))
         partial, of_x = scale.new_empty(programs, 3, width), torch.empty_like(total)
-        of_y = torch.empty_like(total) if ctx.probability else of_x
+        of_y = torch.empty_like(total) if ctx.dropped else of_x
         with torch.cuda.device_of(total):
             _norm_backward[(programs,)](total, mean, scale, gain, seed, *given, of_x, of_y, partial, rows, ctx.number,
-                                   PRE_NORM=ctx.pre_norm, DROPPED=dropped(ctx.probability), STAGES=STAGES, **constants)
+                                   PRE_NORM=ctx.pre_norm, DROPPED=ctx.dropped, STAGES=STAGES, **constants)
         of_gain, of_bias, of_shift = second_stage(partial, gain.dtype)
         return of_x, of_y, of_shift if ctx.shifted else None, of_gain, of_bias, *[None] * 6
 

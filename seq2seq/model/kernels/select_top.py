@@ -22,6 +22,9 @@ from seq2seq.tokenizers.tokenizer import END_ID
 
 # With a larger beam, `_advance` would need more registers than a thread has.
 MAX_BEAM = 16
+# `_choose` keeps the maxima of the blocks of a sentence in shared memory, 4 bytes each: up to 64 KB. A program may have
+# 99 KB on RTX 30, 40 and 50. With twice as many maxima, registers would be spilled on all GPUs, too.
+MAX_MAXIMA = 16_384
 # Number of ids in a block. vocab_size / 128 maxima per hypothesis, and 128 logits per candidate, are searched.
 BLOCK = 128
 # Number of blocks of a program of `_summarise`, and its number of warps.
@@ -79,6 +82,12 @@ class Beams(NamedTuple):
     finished_count: Tensor
     finished_totals: Tensor
     finished_ends: Tensor
+
+
+def serves(beam: int, vocab_size: int) -> bool:
+    """Return True if the kernels support beams of this size with so many ids: 131,072 with a beam of 9 to 16."""
+    maxima = triton.next_power_of_2(beam) * triton.next_power_of_2(triton.cdiv(vocab_size, BLOCK))
+    return beam <= MAX_BEAM and maxima <= MAX_MAXIMA
 
 
 def best_continuations(logits: Tensor, totals: Tensor, banned: Banned, clock: Tensor, limits: Tensor, count: int

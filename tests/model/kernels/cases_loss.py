@@ -97,6 +97,17 @@ def test_gradients_and_log_p_of_rows(vocab_size, dtype):
 
 
 @every_vocab_size
+def test_rows_may_have_a_larger_stride(vocab_size):
+    logits, targets = random_case(vocab_size)
+    padded = torch.full((ROWS, vocab_size + 9), NAN)[:, :vocab_size].copy_(logits)
+    found, expected = (torch.full((2, ROWS, 1), 77.0) for _ in range(2))
+    for each, outputs in ((padded, found), (logits, expected)):
+        loss_kernel.overwrite_with_gradient(each, targets[:, None], torch.ones(ROWS, dtype=torch.bool), 0.1, True,
+                                            *outputs)
+    assert_same([padded, found], [logits, expected])                            # sums may have another order
+
+
+@every_vocab_size
 def test_without_gradient_the_logits_stay_as_they_are(vocab_size):
     logits, targets = random_case(vocab_size)
     found, expected = both(logits, targets, differentiate=False)

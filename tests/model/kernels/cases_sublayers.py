@@ -11,9 +11,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from seq2seq.model.kernels import row_sums
+from seq2seq.model.kernels import dropped, row_sums
 from seq2seq.model.kernels.activation import activated
-from seq2seq.model.kernels.dropout import dropped
 from seq2seq.model.kernels.embedding import embed
 from seq2seq.model.kernels.residual_norm import residual_norm
 from seq2seq.model.kernels.row_sums import column_sums, linear
@@ -250,6 +249,16 @@ def test_a_token_or_a_position_that_does_not_exist_is_not_a_number():
     assert rows.isnan().all(1).tolist() == rows.isnan().any(1).tolist() == [False, True, True, False, True]
 
 
+def test_the_gradients_of_a_token_or_a_position_that_does_not_exist_are_written_inside_of_the_matrices(monkeypatch):
+    operator, found = torch.ops.aten.embedding_dense_backward, []
+    monkeypatch.setattr(torch.ops.aten, "embedding_dense_backward", lambda rows, indices, size, *others: (
+        found.append((indices.min() >= 0 and indices.max() < size).item()), operator(rows, indices, size, *others))[1])
+    matrices = [each.requires_grad_() for each in random((13, 96), (5, 96))]
+    first, second = embed(*matrices, torch.tensor([0, 13, 12, -1]), torch.tensor([4, 4, 5, 4]), 1.0, 0.0, None)
+    torch.stack([first, second]).square().sum().backward()
+    assert found == [True, True] and all(each.grad.isnan().any() for each in matrices)
+
+
 # Masks
 
 
@@ -294,6 +303,19 @@ def test_the_backward_pass_drops_what_the_forward_pass_has_dropped():
                               torch.tensor([SEED]), NUMBER)
     stream.sum().backward()
     assert torch.equal(y.grad, stream) and 0 < (y.grad == 0).sum() < y.numel()
+
+
+@both_norms
+@pytest.mark.parametrize("probability", [5e-6, 1 - 5e-6])
+def test_a_probability_that_rounds_to_0_or_1_leaves_no_gradient_undefined(monkeypatch, pre_norm, probability):
+    empty = torch.empty_like
+    monkeypatch.setattr(torch, "empty_like", lambda *given, **options: empty(*given, **options).fill_(float("nan")))
+    inputs, given = norm_inputs(7, 96), random((7, 96), (7, 96))
+    mask = factors(7, 96, probability)
+    kernel = lambda *inputs: residual_norm(*inputs, 1e-5, pre_norm, probability, torch.tensor([SEED]), NUMBER)  # noqa: E731
+    _, found = gradients(kernel, inputs, given)
+    _, expected = gradients(sublayer(pre_norm, mask), inputs, given, torch.float64)
+    assert_exact(found, expected, 1e-5)
 
 
 def test_tiles_do_not_change_results(monkeypatch):

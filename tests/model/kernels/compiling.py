@@ -27,12 +27,14 @@ OPTIONS = "num_warps", "num_stages"
 
 
 class Binary(NamedTuple):
-    """Resources of a thread and a block of a compiled kernel. stack: bytes of registers that are spilled to memory."""
+    """Resources of a thread and a program of a compiled kernel. stack: bytes of registers that are spilled to memory.
+    shared: bytes of shared memory. wide: number of instructions that load 16 bytes for a thread."""
 
     kernel: str
     registers: int
     stack: int
     shared: int
+    wide: int = 0
 
 
 @contextmanager
@@ -49,7 +51,9 @@ def compiling(capability: int) -> Iterator[list[Binary]]:
         if (key := (kernel, *key, *options.items())) not in found:
             found.add(key)
             compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
-            binaries.append(_resources(kernel.fn.__name__, compiled.asm["cubin"]))
+            # The binary names only shared memory of a fixed size; Triton asks for more when it launches the kernel.
+            binaries.append(_resources(kernel.fn.__name__, compiled.asm["cubin"])._replace(
+                shared=compiled.metadata.shared, wide=len(re.findall(r"ld\.global\S*\.v4", compiled.asm["ptx"]))))
 
     with mock.patch.object(JITFunction, "run", run):
         yield binaries

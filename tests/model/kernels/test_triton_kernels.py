@@ -16,7 +16,8 @@ import pytest
 import torch
 
 from seq2seq.model import kernels
-from seq2seq.model.kernels import usable
+from seq2seq.model.attention import runs_packed
+from seq2seq.model.kernels import multiplies_in_loops, usable
 from seq2seq.model.loss import gradient_function, overwrite_with_gradient
 
 HERE = Path(__file__).parent
@@ -81,6 +82,26 @@ def test_a_kernel_compiles_without_spilled_registers(path, capability, tmp_path,
         for binary in binaries:
             print(f"sm_{capability} {name}: {binary}")
             assert binary.stack == 0, f"{name}: {binary}"
+            assert binary.shared <= 99 * 1024, f"{name}: {binary}"              # RTX 30, 40 and 50 have no more
+
+
+@pytest.mark.slow
+@needs_triton
+def test_the_loss_reads_padded_rows_16_bytes_at_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.syspath_prepend(HERE)
+    from compiling import compiling
+
+    from seq2seq.model.kernels.loss import overwrite_with_gradient
+
+    wide = []
+    for stride in (37_000, 37_008, 32_000):
+        logits, outputs = torch.zeros(2, stride, dtype=torch.bfloat16), torch.zeros(2, 2, 1)
+        with compiling(90) as binaries:
+            overwrite_with_gradient(logits[:, : min(stride, 37_000)], torch.zeros(2, 1, dtype=torch.int64),
+                                    torch.ones(2, dtype=torch.bool), 0.1, True, *outputs)
+        wide.append(binaries[0].wide)
+    assert wide[0] == 0 and wide[1] == wide[2] > 0
 
 
 # The choice of the implementation
@@ -140,6 +161,22 @@ def test_kernels_that_cannot_run_are_replaced_with_one_warning(probes, monkeypat
     for _ in range(3):
         assert gradient_function(CUDA, torch.bfloat16) is overwrite_with_gradient
     assert capsys.readouterr().err.count("warning") == 1
+
+
+@pytest.mark.parametrize(("capability", "version", "right"), [
+    ((10, 0), "3.6.0", False), ((10, 3), "3.7.0+git1234", False), ((10, 0), "3.7.1", True), ((10, 3), "3.10.0", True),
+    ((8, 0), "3.6.0", True), ((9, 0), "3.6.0", True), ((12, 0), "3.6.0", True)])
+def test_attention_by_intervals_is_left_to_a_triton_that_computes_it_right(monkeypatch, capsys, capability, version,
+                                                                           right):
+    monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(__version__=version))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "the card")
+    monkeypatch.setattr("seq2seq.model.attention.usable_in_16_bits", lambda tensor: True)
+    multiplies_in_loops.cache_clear()
+    query = SimpleNamespace(shape=(7, 8, 64), device=CUDA)
+    assert [runs_packed(query) for _ in range(3)] == [right] * 3
+    assert capsys.readouterr().err.count("warning") == (not right)
+    multiplies_in_loops.cache_clear()
 
 
 def test_exhausted_memory_is_no_reason_to_replace_the_kernels(probes, monkeypatch):
