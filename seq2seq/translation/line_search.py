@@ -179,20 +179,15 @@ class LineSearch:
         if setup.decoding.word_confidence:
             targets = [[one.hypothesis.tokens for one in each] for each in n_best]
             scores = log_probabilities(model, ids, source_offsets, targets)
-            n_best = [[replace(one, words=self._words(part, one, of_words))
-                       for one, of_words in zip(each, scores_of_each, strict=True)]
-                      for part, each, scores_of_each in zip(parts, n_best, scores, strict=True)]
+            n_best = [[replace(one, words=self._words(one, of_words))
+                       for one, of_words in zip(*each, strict=True)] for each in zip(n_best, scores, strict=True)]
         return n_best
 
-    def _words(self, part: Part, translation: PartTranslation, scores: list[float]) -> tuple[Word, ...]:
+    def _words(self, translation: PartTranslation, scores: list[float]) -> tuple[Word, ...]:
         """Return the words of a translation with their confidences. scores: log-probabilities of its tokens."""
-        words = words_of(translation.hypothesis.tokens, scores, self.tokenizers.target, self.languages.target)
-        # The words of a copied tag are no part of the text, see `_without_tag`.
-        extra = sum(len(word.text) for word in words) - len("".join(translation.text.split()))
-        while part.source.tag and words and len(words[0].text) <= extra:
-            extra -= len(words[0].text)
-            words = words[1:]
-        return words
+        tokens = translation.hypothesis.tokens
+        words = words_of(tokens, scores, self.tokenizers.target, self.languages.target)
+        return _words_of_text(words, translation.text) if self.reader.tags else words
 
     def source(self, line: str | Source) -> Source:
         """Return a line as the model reads it (see `LineReader.source`). One without context gets an empty one."""
@@ -277,3 +272,13 @@ def _without_tag(part: Part, text: str) -> str:
     while (found := split_tag(text, [tag]))[0]:
         text = found[1]
     return text
+
+
+def _words_of_text(words: Sequence[Word], text: str) -> tuple[Word, ...]:
+    """Return the words without those before the text, which are a tag that `_without_tag` has removed."""
+    extra = sum(len(word.text) for word in words) - len("".join(text.split()))
+    begin = 0
+    while begin < len(words) and len(words[begin].text) <= extra:
+        extra -= len(words[begin].text)
+        begin += 1
+    return tuple(words[begin:])

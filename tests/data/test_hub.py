@@ -21,6 +21,7 @@ languages: {source: de, target: en}
 data:
   train: [{hub: nobody/nothing, split: train, source: de, target: en}]
   valid: {hub: nobody/other, split: train, source: de, target: en}
+training: {precision: fp32}
 """
 
 

@@ -21,12 +21,11 @@ from seq2seq.errors import OptionError
 from seq2seq.evaluation.scores import evaluate_tests, score_pairs, to_dict
 from seq2seq.evaluation.systems import read_system, read_tests
 from seq2seq.recipe import load_recipe
-from seq2seq.search.beams import Hypothesis
 from seq2seq.storage.checkpoints import bundle_metadata
 from seq2seq.training.distributed import SINGLE_PROCESS
 from seq2seq.training.validation import Validation
-from seq2seq.translation.line_search import _without_tag
-from seq2seq.translation.search_setup import Part, PartTranslation
+from seq2seq.translation.line_search import _without_tag, _words_of_text
+from seq2seq.translation.search_setup import Part
 from seq2seq.translation.word_confidence import Word
 
 PACKAGE = Path(seq2seq.__file__).parent
@@ -179,10 +178,9 @@ def test_a_tag_that_is_not_known_or_contradicts_a_line_is_refused(translator):
     ("a dog", ["a", "dog"], "a dog", ["a", "dog"]),
     ("lawful <law>", ["lawful", "<law>"], "lawful <law>", ["lawful", "<law>"])])
 def test_a_tag_that_the_model_copies_does_not_come_out(text, words, expected, left):
-    part, words = Part(Source("ein Hund", tag="<law>"), 0), tuple(Word(word, 0.5) for word in words)
-    found = _without_tag(part, PartTranslation(Hypothesis([], 0.0, 0.0), text, words))
-    assert (found.text, [word.text for word in found.words]) == (expected, left)
-    assert _without_tag(Part(Source("<law> ein Hund", tag="<law>"), 0), replace(found, text=text)).text == text
+    assert _without_tag(Part(Source("ein Hund", tag="<law>"), 0), text) == expected
+    assert [word.text for word in _words_of_text([Word(word, 0.5) for word in words], expected)] == left
+    assert _without_tag(Part(Source("<law> ein Hund", tag="<law>"), 0), text) == text
 
 
 def test_the_command_gives_all_lines_the_tag_of_its_option(model, tmp_path):
