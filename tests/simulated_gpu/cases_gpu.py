@@ -15,12 +15,14 @@ from seq2seq.training.distributed import ProcessGroup
 
 sys.path.append(str(Path(__file__).parents[1] / "gpu"))
 from test_gpu import *  # noqa: E402, F403
+from test_gpu_kernels import *  # noqa: E402, F403
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_tensorboard", "without_waits")]
 
 
-test_the_search_on_the_gpu_finds_what_the_search_on_the_host_finds = pytest.mark.usefixtures("search_kernels")(
-    test_the_search_on_the_gpu_finds_what_the_search_on_the_host_finds)  # noqa: F405
+for name in ("test_the_search_on_the_gpu_finds_what_the_search_on_the_host_finds",
+             "test_a_search_in_16_bits_finds_hypotheses_as_probable_as_the_operators_of_pytorch"):
+    globals()[name] = pytest.mark.usefixtures("search_kernels")(globals()[name])
 
 
 @pytest.fixture

@@ -47,35 +47,45 @@ LAUNCHES = {f"select beam {beam} of {vocab_size} {dtype}": partial(_launch, beam
 LAUNCHES |= {"select, many sentences": partial(_launch, 1, 100, 112, torch.bfloat16, 70_000)}
 
 
-def sorted_continuations(logits, totals, banned, must_end):
-    """Return the totals of all continuations, (sentences, beam * vocab_size), sorted, and their indices. Log p is
-    computed in fp64."""
+def totals_of_all(logits, totals, banned, must_end):
+    """Return the totals of all continuations, (sentences, beam * vocab_size). Log p is computed in fp64."""
     scores = logits.double().log_softmax(1).float()
     scores[:, banned] = -INF
     scores = scores.view(*totals.shape, -1) + totals[:, :, None]
     ending = scores[:, :, END_ID].clone()
     scores[must_end] = -INF
     scores[:, :, END_ID] = ending
-    return scores.flatten(1).sort(dim=1, descending=True, stable=True)
+    return scores.flatten(1)
+
+
+def sorted_continuations(*arguments):
+    """Return the results of `totals_of_all`, sorted, and their indices."""
+    return totals_of_all(*arguments).sort(dim=1, descending=True, stable=True)
+
+
+def results(beam, vocab_size, padding, dtype, sentences=SENTENCES, device="cpu"):
+    """Return the best continuations, and the totals of all. Of three sentences, the second one must end, and the third
+    one has one hypothesis, as in the first step."""
+    generator = torch.Generator().manual_seed(beam)
+    logits = torch.full((sentences * beam, vocab_size + padding), NAN, dtype=dtype, device=device)[:, :vocab_size]
+    logits.copy_(3 * torch.randn(logits.shape, generator=generator))
+    logits[::2, END_ID] = 9
+    banned = [0, 1, 77, vocab_size - 1]
+    logits[:, banned] = 30                                                      # large, but no candidates
+    totals = (-5 * torch.rand(sentences, beam, generator=generator)).to(device)
+    totals[2::3, 1:] = -INF
+    limits = torch.tensor([9, 5, 6], dtype=torch.int32).repeat(-(-sentences // 3))[:sentences].to(device)
+    clock = torch.tensor([5, 0]).to(device)
+    found = best_continuations(logits, totals, Banned.of(banned, vocab_size, logits.device), clock, limits, 2 * beam)
+    return found, totals_of_all(logits, totals, banned, limits <= 5)
 
 
 @pytest.mark.parametrize(("beam", "vocab_size", "padding", "dtype"), [
     (1, 100, 0, torch.float32), (4, 1_000, 24, torch.float32), (5, 4_999, 1, torch.float16),
     (12, 300, 0, torch.float32), pytest.param(4, 31_999, 1, torch.float32, marks=pytest.mark.slow)])
 def test_the_best_continuations(beam, vocab_size, padding, dtype):
-    generator = torch.Generator().manual_seed(beam)
-    logits = torch.full((SENTENCES * beam, vocab_size + padding), NAN, dtype=dtype)[:, :vocab_size]
-    logits.copy_(3 * torch.randn(logits.shape, generator=generator))
-    logits[::2, END_ID] = 9
-    banned = [0, 1, 77, vocab_size - 1]
-    logits[:, banned] = 30                                                      # large, but no candidates
-    totals = -5 * torch.rand(SENTENCES, beam, generator=generator)
-    totals[2, 1:] = -INF                                                        # as in the first step
-    limits = torch.tensor([9, 5, 6], dtype=torch.int32)
-    found, parents, ids = best_continuations(
-        logits, totals, Banned.of(banned, vocab_size, torch.device("cpu")), torch.tensor([5, 0]), limits, 2 * beam)
-    expected, indices = sorted_continuations(logits, totals, banned, torch.tensor([False, True, False]))
-    expected, indices = expected[:, : 2 * beam], indices[:, : 2 * beam]
+    (found, parents, ids), totals = results(beam, vocab_size, padding, dtype)
+    expected, indices = (each[:, : 2 * beam] for each in totals.sort(dim=1, descending=True, stable=True))
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     possible = expected > -INF
     assert possible.sum(1).tolist() == [2 * beam, beam, 2 * beam]

@@ -51,20 +51,48 @@ def assert_close(found, expected):
     torch.testing.assert_close(found.double(), expected, rtol=rtol, atol=rtol)
 
 
+def cross_results(beam, size, dtype, heads=2, device="cpu", repeat=1):
+    """Return the attention of beams over their sources, and that by PyTorch's operators in float64."""
+    lengths = torch.tensor(LENGTHS * repeat)
+    end = lengths.cumsum(0).int()
+    kept = torch.tensor([6, 0, 7, 1, 3, 4, 5, *range(8, len(lengths))])         # as after sentences have left
+    first, end = ((end - lengths.int())[kept]).to(device), end[kept].to(device)
+    query, memory = (draw(rows, *shape, heads, size, dtype=dtype).to(device)
+                     for rows, shape in ((len(kept) * beam, ()), (int(lengths.sum()), (2,))))
+    expected = [attended(one, *memory[begin:stop].unbind(1)) for sentence, begin, stop in zip(
+        query.view(-1, beam, heads, size), first.tolist(), end.tolist(), strict=True) for one in sentence]
+    return cross_attention(query, memory, first, end), torch.stack(expected)
+
+
 @pytest.mark.parametrize(("beam", "size", "dtype"), [
     (4, 64, torch.float32), (5, 8, torch.float32), (1, 48, torch.float16), (16, 16, torch.float32),
     pytest.param(12, 128, torch.float32, marks=pytest.mark.slow)])
 def test_a_beam_attends_to_the_source_of_its_sentence(beam, size, dtype):
-    lengths = torch.tensor(LENGTHS)
-    end = lengths.cumsum(0).int()
-    kept = torch.tensor([6, 0, 7, 1, 3, 4, 5])                                  # as after sentences have left
-    first, end = (end - lengths.int())[kept], end[kept]
-    query, memory = draw(len(kept) * beam, 2, size, dtype=dtype), draw(sum(LENGTHS), 2, 2, size, dtype=dtype)
-    found = cross_attention(query, memory, first, end)
-    expected = torch.stack([attended(one, *memory[begin:stop].unbind(1)) for sentence, begin, stop in zip(
-        query.view(-1, beam, 2, size), first.tolist(), end.tolist(), strict=True) for one in sentence])
+    found, expected = cross_results(beam, size, dtype)
     assert not found[2 * beam : 3 * beam].any(), "a sentence without tokens"
     assert_close(found, expected)
+
+
+def self_results(beam, size, position, window, dtype, sentences=3, heads=2, device="cpu"):
+    """Return the attention of hypotheses over their past, and that by PyTorch's operators in float64. Places of the
+    cache that belong to no ancestor are NaN."""
+    rows, generator = sentences * beam, torch.Generator().manual_seed(1)
+    places = (position + 2) * rows
+    projected, cache = (draw(*shape, heads, size, dtype=dtype).to(device) for shape in ((rows, 3), (places, 2)))
+    parents = torch.arange(rows) // beam * beam + torch.randint(beam, (position, rows), generator=generator)
+    shuffled = torch.randperm(places - rows, generator=generator)[: position * rows].view(position, rows)
+    ancestors = shuffled.gather(1, parents).int() if position else torch.zeros(1, rows, dtype=torch.int32)
+    before, nobodys = cache.clone(), torch.ones(places, dtype=torch.bool)
+    nobodys[ancestors[:position].long()] = False
+    cache.masked_fill_(nobodys.to(device)[:, None, None, None], math.nan)
+    before[places - rows :] = projected[:, 1:]
+    ancestors, clock = ancestors.to(device), torch.tensor([position, places - rows]).to(device)
+    found = self_attention(projected, cache, ancestors, clock, beam, window)
+    assert torch.equal(cache[places - rows :], projected[:, 1:])
+    begin = 0 if window is None else max(0, position - window)
+    return found, torch.stack([attended(projected[row, 0], *torch.cat(
+        [before.index_select(0, ancestors[begin:position, row].long()), projected[row : row + 1, 1:]]).unbind(1))
+        for row in range(rows)])
 
 
 @pytest.mark.parametrize("min_programs", [1, 1 << 20], ids=["four", "one"])
@@ -74,25 +102,7 @@ def test_a_beam_attends_to_the_source_of_its_sentence(beam, size, dtype):
     pytest.param(12, 128, 130, None, torch.float32, marks=pytest.mark.slow)])
 def test_hypotheses_attend_to_their_ancestors(monkeypatch, beam, size, position, window, dtype, min_programs):
     monkeypatch.setattr(step_attention, "MIN_PROGRAMS", min_programs)
-    rows, generator = 3 * beam, torch.Generator().manual_seed(1)
-    places = (position + 2) * rows
-    projected, cache = draw(rows, 3, 2, size, dtype=dtype), draw(places, 2, 2, size, dtype=dtype)
-    sentence = torch.arange(rows) // beam * beam
-    parents = sentence + torch.randint(beam, (position, rows), generator=generator)
-    shuffled = torch.randperm(places - rows, generator=generator)[: position * rows].view(position, rows)
-    ancestors = shuffled.gather(1, parents).int() if position else torch.zeros(1, rows, dtype=torch.int32)
-    before, clock = cache.clone(), torch.tensor([position, places - rows])
-    nobodys = torch.ones(places, dtype=torch.bool)
-    nobodys[ancestors[:position].long()] = False
-    cache[nobodys] = math.nan
-    before[places - rows :] = projected[:, 1:]
-    found = self_attention(projected, cache, ancestors, clock, beam, window)
-    assert torch.equal(cache[places - rows :], projected[:, 1:])
-    begin = 0 if window is None else max(0, position - window)
-    expected = torch.stack([attended(projected[row, 0], *torch.cat(
-        [before[ancestors[begin:position, row].long()], projected[row : row + 1, 1:]]).unbind(1))
-        for row in range(rows)])
-    assert_close(found, expected)
+    assert_close(*self_results(beam, size, position, window, dtype))
 
 
 @pytest.mark.parametrize("min_programs", [1, 1 << 20], ids=["four", "one"])
