@@ -372,7 +372,7 @@ def test_the_search_on_the_gpu_finds_what_the_search_on_the_host_finds(beam_size
     (4, "bf16", 8, None), (1, "bf16", 8, None), (5, "fp16", 4, 20), (12, "bf16", 16, None)])
 def test_a_search_in_16_bits_finds_hypotheses_as_probable_as_the_operators_of_pytorch(beam_size, precision, num_heads,
                                                                                       window):
-    d_model, vocab_size, layers = (64, 300, 1) if SIMULATED else (512, 32_000, 3)
+    d_model, num_heads, vocab_size, layers = (32, 2, 300, 1) if SIMULATED else (512, num_heads, 32_000, 3)
     model = random_model(beam_size, d_model, num_heads, vocab_size, layers, window=window)
     source, offsets, limits = random_source(beam_size, vocab_size, *((2, 7) if SIMULATED else (300, 60)))
     engine = torch_engine(model.to("cuda"), precision, "cuda")
