@@ -164,7 +164,7 @@ def test_the_command_reads_the_context_of_each_line(folder, translator, tmp_path
 @pytest.mark.usefixtures("workers_are_processes")
 def test_workers_read_the_context_of_each_line(folder, translator):
     with TranslatorPool(folder / "run", 2, "cpu", "fp32") as pool:
-        assert pool.context == 2
+        assert pool.reader.context == 2
         found = [best.text for best, *_ in pool.translate_stream(LINES)]
     assert found == [text for text, _ in results(translator.translate(LINES))]
 
