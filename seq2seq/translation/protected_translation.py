@@ -119,7 +119,12 @@ class ProtectedSearch:
             if one.text != plain:
                 text, tags = with_spaces(block.text, block.tags, one.text, place_tags(
                     block.text, block.tags, one.text, next(weights)))
-            return replace(one, text=with_tags(text, tags), words=_words_with(one.words, text, tags))
+            result, found = with_tags(text, tags), one.faults
+            # A placeholder that stands directly after a word is none, until a tag separates them: `off<br/>:name`.
+            if LOST_PLACEHOLDER not in found and (self.placeholders.counts(with_tags(block.text, block.tags))
+                                                  - self.placeholders.counts(result)):
+                found = (*found, LOST_PLACEHOLDER)
+            return replace(one, text=result, words=_words_with(one.words, text, tags), faults=found)
 
         return [[tagged(block, text, one) for one in n_best] if block else n_best
                 for text, block, n_best in zip(plain, blocks, results, strict=True)]

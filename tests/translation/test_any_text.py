@@ -47,6 +47,9 @@ def translate(tmp_path_factory) -> Iterator:
 def check(translate, text: bytes) -> None:
     """Check all guarantees about the translation of a text."""
     code, out, err = translate(text)
+    if code == 2:                                                               # by its beginning, it is no text
+        assert out == b"" and "--document lines" in err, err
+        code, out, err = translate(text, "--document", "lines")
     assert code == 0 and "Traceback" not in err, err
     # A byte order mark before the first line is left out.
     lines, translations = text.removeprefix(b"\xef\xbb\xbf").split(b"\n"), out.split(b"\n")
@@ -57,7 +60,7 @@ def check(translate, text: bytes) -> None:
         if not line.decode(errors="replace").strip():
             assert translation == line.decode(errors="replace").encode()
         translation.decode()                                                    # UTF-8 whatever came in
-    code, out, err = translate(text, "--format", "jsonl")
+    code, out, err = translate(text, "--format", "jsonl", "--document", "lines")
     assert code == 0, err
     records = [json.loads(record) for record in out.split(b"\n") if record]
     assert len(records) == len(lines) - text.endswith(b"\n") - (text == b"")

@@ -159,11 +159,13 @@ def test_generated_strings_keep_their_placeholders(count):
     generator, placeholders = random.Random(1), Placeholders()
     strings = [string(generator) for _ in range(count)]
     found = Protected(Model(hostile(generator))).translate(strings)
-    unchanged = 0
+    unchanged = different = 0
     for source, (best, *_) in zip(strings, found, strict=True):
-        assert placeholders.counts(source) == placeholders.counts(best.text), (source, best.text)
+        before, after = placeholders.counts(source), placeholders.counts(best.text)
+        assert before <= after or "lost_placeholder" in best.faults, (source, best.text)
+        different += before != after                                            # such as `items#tag` beside a tag
         unchanged += source == best.text and placeholders.spans(source) != [(0, len(source))]
-    assert unchanged < 0.3 * count
+    assert unchanged < 0.3 * count and different <= 0.002 * count
 
 
 # Terms
