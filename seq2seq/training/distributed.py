@@ -25,7 +25,7 @@ from seq2seq.devices import is_out_of_memory
 from seq2seq.errors import UserError
 from seq2seq.recipe import DecodingOptions
 from seq2seq.tokenizers.source import Source
-from seq2seq.training.lost_ranks import watch_ranks
+from seq2seq.training.lost_ranks import LostRank, watch_ranks
 from seq2seq.translation.sources import equal_shares
 from seq2seq.translation.translation import ReportProgress, Translation
 from seq2seq.translation.translator import Translator
@@ -228,11 +228,11 @@ def translate_whole_blocks(translator: Translator, group: ProcessGroup, blocks: 
 
 @contextmanager
 def explain_lost_rank() -> Iterator[None]:
-    """Turn the error of a lost connection to another rank into a UserError that says what to do."""
+    """Turn the error of a lost connection to another rank into a LostRank that says what to do."""
     try:
         yield
     except RuntimeError as error:
         if is_out_of_memory(error):
             raise
-        raise UserError("another process of this training has ended; its error message says why. Run the same command "
-                        f"again; training resumes from the last checkpoint. ({str(error).splitlines()[0]})") from error
+        raise LostRank("another process of this training has ended; its error message says why. Run the same command "
+                       f"again; training resumes from the last checkpoint. ({str(error).splitlines()[0]})") from error

@@ -17,12 +17,17 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from seq2seq.errors import UserError
 from seq2seq.signals import Stopped
 
 GRACE_SECONDS = 15
 """Seconds in which a process can end by itself after another rank is lost. Then a watching thread ends the process."""
 WATCHING_TIMEOUT = timedelta(days=1000)
 """Maximum time that a watching thread waits for the last message of another rank; longer than any training."""
+
+
+class LostRank(UserError):
+    """The connection to another rank is lost."""
 
 
 @contextmanager
@@ -34,7 +39,7 @@ def watch_ranks(rank: int, world_size: int) -> Iterator[None]:
     the main rank, which may still be saving, would regard this rank as lost.
     """
     group = dist.new_group(backend="gloo", timeout=WATCHING_TIMEOUT)
-    leaving, finished = threading.Event(), threading.Event()
+    leaving, finished, told = threading.Event(), threading.Event(), threading.Event()
 
     def watch(peer: int) -> None:
         try:
@@ -43,6 +48,7 @@ def watch_ranks(rank: int, world_size: int) -> Iterator[None]:
             # Printed at once, because on GPUs, the watchdog thread of NCCL may abort this process at any time (SIGABRT)
             # when a sum of gradients fails. No error is raised then, and no handler runs.
             if not leaving.is_set():
+                told.set()
                 _print(f"process {peer} of this training has ended; process {rank} ends, too. Run the same command "
                        "again; training resumes from the last checkpoint.")
             # Even a process that is ending with an error may hang, because destructors may wait for the lost rank.
@@ -68,8 +74,11 @@ def watch_ranks(rank: int, world_size: int) -> Iterator[None]:
     except Stopped:
         leave_together()
         raise
-    except BaseException:
+    except BaseException as error:
         leaving.set()
+        # The thread of this rank may notice the loss before the watching thread does, and `console` is silent here.
+        if isinstance(error, LostRank) and rank > 0 and not told.is_set():
+            _print(f"process {rank} ends: {error}")
         raise
     leave_together()
 

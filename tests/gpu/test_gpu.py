@@ -37,11 +37,11 @@ from seq2seq.translation.translator import Translator
 pytestmark = pytest.mark.usefixtures("without_waits")
 
 SIMULATED = "TRITON_INTERPRET" in os.environ                                    # and slow
+STEPS = 8 if SIMULATED else 20
 
 # With a tiny epsilon, Adam turns a gradient that is rounding alone into a whole step.
-TWENTY_STEPS = ("training.max_steps=20", "training.validate_every=20", "training.log_every=10",
-                "training.epsilon=0.001", "data.cleaning.max_pieces=30", "training.batch_tokens=330",
-                "model.num_heads=1")
+FEW_STEPS = (f"training.max_steps={STEPS}", f"training.validate_every={STEPS}", f"training.log_every={STEPS // 2}",
+             "training.epsilon=0.001", "data.cleaning.max_pieces=30", "training.batch_tokens=330", "model.num_heads=1")
 
 
 def losses(recipe, run):
@@ -49,21 +49,21 @@ def losses(recipe, run):
 
 
 @pytest.mark.parametrize(("precision", "accumulation"), [("fp32", 1), ("fp16", 1), ("auto", 1), ("auto", 4)])
-def test_the_host_never_waits_in_twenty_steps(toy_recipe, tmp_path, without_waits, precision, accumulation):
-    recipe = toy_recipe(*TWENTY_STEPS, f"training.precision={precision}", f"training.accumulation={accumulation}")
+def test_the_host_never_waits_in_a_step(toy_recipe, tmp_path, without_waits, precision, accumulation):
+    recipe = toy_recipe(*FEW_STEPS, f"training.precision={precision}", f"training.accumulation={accumulation}")
     training = start_training(recipe, tmp_path / "run")
     steps = training.batches()
     training.update(*next(steps))                                               # makes the optimizer's state
     training.update(*next(steps))
     with without_waits():
-        for _ in range(18):
+        for _ in range(STEPS - 2):
             training.update(*next(steps))
     training.results.read()
-    assert training.state.step == 20 and training.state.skipped == 0
+    assert training.state.step == STEPS and training.state.skipped == 0
 
 
 def test_losses_in_fp32_equal_those_of_the_cpu(toy_recipe, tmp_path):
-    found, expected = (losses(toy_recipe(*TWENTY_STEPS, f"training.device={device}"), tmp_path / device)
+    found, expected = (losses(toy_recipe(*FEW_STEPS, f"training.device={device}"), tmp_path / device)
                        for device in ("cuda", "cpu"))
     assert found == pytest.approx(expected, abs=1e-3) and found[-1] < found[0]
 
@@ -72,7 +72,7 @@ def test_losses_in_fp32_equal_those_of_the_cpu(toy_recipe, tmp_path):
 def test_losses_in_16_bits_or_tf32_are_near_those_in_fp32(toy_recipe, tmp_path, precision):
     if precision == "tf32" and torch.cuda.get_device_capability() < (8, 0):
         pytest.skip("TF32 needs compute capability 8.0 or above")
-    found, expected = (losses(toy_recipe(*TWENTY_STEPS, f"training.precision={precision}"), tmp_path / precision)
+    found, expected = (losses(toy_recipe(*FEW_STEPS, f"training.precision={precision}"), tmp_path / precision)
                        for precision in (precision, "fp32"))
     assert found == pytest.approx(expected, abs=0.05)
 
@@ -160,13 +160,13 @@ def test_the_backward_pass_drops_what_the_forward_pass_has_dropped():
 def test_a_training_with_cuda_graphs_has_the_same_weights_as_without_to_the_bit(toy_recipe, tmp_path, options):
     weights = []
     for with_graphs in (True, False):
-        training = start_training(toy_recipe(*TWENTY_STEPS, "model.dropout=0.1", *options), tmp_path / str(with_graphs))
+        training = start_training(toy_recipe(*FEW_STEPS, "model.dropout=0.1", *options), tmp_path / str(with_graphs))
         training.step.graphs.enabled = with_graphs
         steps = training.batches()
-        for _ in range(20):
+        for _ in range(STEPS):
             training.update(*next(steps))
         training.results.read()
-        assert any(training.step.captured.values()) == with_graphs and training.state.step == 20
+        assert any(training.step.captured.values()) == with_graphs and training.state.step == STEPS
         weights.append([weight.detach() for weight in training.step.weights])
     assert all(torch.equal(one, other) for one, other in zip(*weights, strict=True))
 
@@ -209,7 +209,7 @@ def test_gradients_summed_by_nccl_around_a_graph_change_no_weight(toy_recipe, tm
                                                                   precision):
     weights = []
     for group in (sums_by_nccl, SINGLE_PROCESS):
-        recipe = toy_recipe(*TWENTY_STEPS, "model.dropout=0.1", f"training.precision={precision}")
+        recipe = toy_recipe(*FEW_STEPS, "model.dropout=0.1", f"training.precision={precision}")
         training = start_training(recipe, tmp_path / str(group.alone), group)
         steps = training.batches()
         for _ in range(3):
@@ -256,7 +256,7 @@ def trained_by(size, run, *settings):
 @pytest.mark.skipif(torch.version.cuda is None, reason="a simulated GPU has one process")
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-5), ("auto", 1e-3)])
 def test_two_processes_on_one_card_train_the_weights_of_one(toy_recipe, tmp_path, precision, tolerance):
-    settings = (*TWENTY_STEPS, "training.accumulation=2", f"training.precision={precision}")
+    settings = (*FEW_STEPS, "training.accumulation=2", f"training.precision={precision}")
     (expected,), (first, second) = (trained_by(size, tmp_path / f"run{size}", *settings) for size in (1, 2))
     assert all(map(torch.equal, first, second))
     for found, alone in zip(first, expected, strict=True):
@@ -264,7 +264,8 @@ def test_two_processes_on_one_card_train_the_weights_of_one(toy_recipe, tmp_path
 
 
 def test_graphs_are_captured_again_after_each_validation(toy_recipe, tmp_path, monkeypatch):
-    recipe = toy_recipe(*TWENTY_STEPS, "model.dropout=0.1", "training.precision=auto", "training.validate_every=6")
+    recipe = toy_recipe(*FEW_STEPS, "model.dropout=0.1", "training.precision=auto",
+                        f"training.validate_every={STEPS * 3 // 10}")
     captured, capture = [], CudaGraphs._capture
     monkeypatch.setattr(CudaGraphs, "_capture", lambda graphs, function: (
         captured.append(graphs.work), capture(graphs, function))[1])
@@ -280,7 +281,7 @@ def test_graphs_are_captured_again_after_each_validation(toy_recipe, tmp_path, m
 @pytest.mark.parametrize("waits_in", ["forward pass", "backward pass"])
 def test_a_training_whose_step_cannot_be_captured_goes_on_without_graphs(toy_recipe, tmp_path, monkeypatch, capsys,
                                                                          waits_in):
-    recipe = toy_recipe(*TWENTY_STEPS, "model.dropout=0.1", "training.precision=auto")
+    recipe = toy_recipe(*FEW_STEPS, "model.dropout=0.1", "training.precision=auto")
     expected = losses(recipe, tmp_path / "graphs")
     encode = Transformer.encode
 
@@ -302,13 +303,13 @@ def test_a_training_whose_step_cannot_be_captured_goes_on_without_graphs(toy_rec
 
 @pytest.mark.parametrize("precision", ["fp32", "auto"])
 def test_the_same_training_twice_has_the_same_weights_to_the_bit(toy_recipe, tmp_path, precision):
-    recipe = toy_recipe(*TWENTY_STEPS, f"training.precision={precision}", "model.dropout=0.1")
+    recipe = toy_recipe(*FEW_STEPS, f"training.precision={precision}", "model.dropout=0.1")
     one, other = (train(recipe, tmp_path / name) and newest_checkpoint(tmp_path / name).model for name in "ab")
     assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_a_training_from_text_to_translation(toy_recipe, tmp_path):
-    scores = train(toy_recipe(*TWENTY_STEPS, "training.precision=auto"), tmp_path / "run")
+    scores = train(toy_recipe(*FEW_STEPS, "training.precision=auto"), tmp_path / "run")
     assert 0 <= scores["small"]["bleu"].value <= 100
     lines = (tmp_path / "valid.en").read_text().splitlines()
     on_gpu, on_cpu = (Translator.load(tmp_path / "run", device, "fp32").translate(lines) for device in ("cuda", "cpu"))
@@ -435,7 +436,7 @@ def test_recurrent_layers_in_fp32_are_fp32(cell):
 
 
 def test_translations_with_graphs_equal_those_without(toy_recipe, tmp_path):
-    train(toy_recipe(*TWENTY_STEPS), tmp_path / "run")
+    train(toy_recipe(*FEW_STEPS), tmp_path / "run")
     lines = (tmp_path / "valid.en").read_text().splitlines()
     for precision in ("fp32", "auto"):
         with_graphs, without = (Translator.load(tmp_path / "run", "cuda", precision) for _ in range(2))

@@ -82,7 +82,7 @@ def test_the_search_with_kernels_finds_what_the_cpu_finds(models, options):
 def test_batches_on_a_gpu_are_larger_if_its_memory_suffices(models, monkeypatch):
     def batch_tokens(device, *others, **options):
         translator = Translator.load(models / "first", device, "fp32", ensemble=others)
-        setup = translator._search_setup(options)
+        setup = translator.search_setup(options)
         return translator._batch_tokens(setup.parts(Source(GERMAN[0], number=0), GERMAN[:1]), setup)
 
     assert batch_tokens("cpu") == 8192
