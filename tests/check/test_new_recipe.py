@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from seq2seq import devices
 from seq2seq.check import check_recipe
 from seq2seq.check.given_text import corpora_of, identify_languages, is_doubtful
 from seq2seq.check.held_out_split import choose_held_out
@@ -22,6 +23,7 @@ from seq2seq.check.new_recipe import (
 from seq2seq.cli import main
 from seq2seq.data.language_identification import is_installed
 from seq2seq.recipe import load_recipe
+from seq2seq.training import run
 from tests.check.test_pair_checks import corpus
 
 LANGUAGES = ("xx", "yy")
@@ -78,7 +80,8 @@ def test_the_training_command_names_a_run_directory_if_the_default_one_is_that_o
     assert main(["init", *files, "--source", "xx", "--target", "yy", "--output", "runs/mine"]) == 0
     command = capsys.readouterr().out.splitlines()[-1].split()
     assert command == ["seq2seq", "train", "runs/mine/recipe.yaml", "--run-dir", "runs/mine/run"]
-    assert main([*command[1:], "--set", "training.max_steps=1"]) == 0 and Path("runs/mine/run/best").is_dir()
+    settings = ["--set", "training.max_steps=1", "--set", "training.precision=fp32"]
+    assert main([*command[1:], *settings]) == 0 and Path("runs/mine/run/best").is_dir()
 
 
 def test_no_held_out_sentence_is_in_the_training_text_whatever_its_case_and_white_space(directory):
@@ -342,12 +345,14 @@ def test_a_country_is_no_language(directory, capsys, code, told):
 def test_the_recipe_is_checked_and_trained(directory, capsys, quick_tensorboard):
     assert init(*write(PAIRS), "--valid", *write(PAIRS[:5], ("dev.xx", "dev.yy"))) == 0
     assert main(["check", "mine/recipe.yaml", "--no-measure"]) == 0
-    assert main(["train", "mine/recipe.yaml", "--set", "training.max_steps=3"]) == 0
+    settings = ["--set", "training.max_steps=3", "--set", "training.precision=fp32"]
+    assert main(["train", "mine/recipe.yaml", *settings]) == 0
     assert Path("runs/mine/best").is_dir()
 
 
 @pytest.mark.slow
-def test_a_recipe_is_fitted_to_a_time(directory, capsys):
+def test_a_recipe_is_fitted_to_a_time(directory, capsys, monkeypatch):
+    monkeypatch.setattr(run, "choose_dtype", devices.choose_dtype)              # that of conftest refuses auto
     assert init(*write(corpus(1201)), "--minutes", "1") == 0
     assert "of 1 minutes on this machine" in capsys.readouterr().out
     training = load_recipe(Path("mine/recipe.yaml")).training

@@ -132,7 +132,7 @@ def test_a_third_language_is_detected_among_the_pairs_that_lingua_checks(directo
     assert all(line % 10 == 0 for line in wrong.lines)
     assert judgement.recognised == 300 and wrong.count == sum(line % 10 == 0 for line in range(4, 1201, 4))
     show_report(report)
-    assert re.search(r"target in another language +60 +300 +20.00%", capsys.readouterr().out)
+    assert re.search(r"target in another language, after cleaning +60 +300 +20.00%", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("count", [613, 2003])

@@ -102,7 +102,7 @@ def test_an_imported_model_can_be_trained_on(separate, folder, tuned, tmp_path):
     imported = load_bundle(tmp_path / "ours")
     training = start_training(recipe, tmp_path / "run")
     assert same(dict(zip(training.step.names, training.step.weights, strict=True)), imported.weights)
-    training.loop()
+    training.train()
     best = load_bundle(tmp_path / "run" / "best")
     assert best.tokenizer_files == imported.tokenizer_files and not same(best.weights, imported.weights)
     loaded = train_or_load_tokenizers(TrainingText.of(recipe), tmp_path / "run" / "tokenizer")
