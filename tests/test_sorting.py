@@ -126,7 +126,8 @@ def test_a_pointer_memorises_twenty_lists_and_sorts_them_from_its_bundle(folder,
         [best.log_probability for best, *_ in found], abs=1e-3)
     in_int8 = Translator.load(folder / "run", precision="int8").translate(texts)
     assert sum(best.text == wanted.text for (best, *_), (wanted, *_) in zip(in_int8, found, strict=True)) >= 17
-    assert main(["translate", str(folder / "run"), str(folder / "train.numbers"), "--threads", "1"]) == 0
+    assert main(["translate", str(folder / "run"), str(folder / "train.numbers"), "--document", "lines",
+                 "--threads", "1"]) == 0
     assert capfdbinary.readouterr().out == (folder / "train.order").read_bytes()
     assert main(["evaluate", str(folder / "run"), "--threads", "1"]) == 0
     assert b"exact  100.00  nrefs:1|case:mixed|equal:line" in capfdbinary.readouterr().out

@@ -109,14 +109,17 @@ def overlap_warning(key: str, found: Mapping[str, Shared]) -> str:
     """Return a warning about a validation or test set; "" if few of its lines were found. found: see `shared`."""
     if all(len(shared.lines) <= MAX_SHARE * shared.of for shared in found.values()):
         return ""
+    return f"{_counts(key, found)}, so that scores on this set are too high. Remove them from train."
+
+
+def _counts(key: str, found: Mapping[str, Shared]) -> str:
     counts = [f"{len(shared.lines):,} of {shared.of:,} {kind}s ({shared.exact:,} exactly; such as "
               f"{', '.join(shared.examples)})" for kind, shared in found.items() if shared.lines]
-    return (f"{key}: {', '.join(counts)} also occur in train, so that scores on this set are too high. Remove them "
-            "from train.")
+    return f"{key}: {', '.join(counts)} also occur in train"
 
 
 def warn_about_overlap(recipe: Recipe, corpora: Iterable[Corpus]) -> None:
-    """Print a warning for each validation and test set of which many lines also occur in these training corpora.
+    """Print how many lines of each validation and test set also occur in these training corpora; many are a warning.
 
     Raises:
         CorpusError: a corpus cannot be read.
@@ -128,8 +131,11 @@ def warn_about_overlap(recipe: Recipe, corpora: Iterable[Corpus]) -> None:
         for _ in text.watch(spec, read_pairs(recipe, spec, context=0)):
             pass
     for key in recipe.data.held_out():
-        if warning := overlap_warning(key, text.shared(key)):
+        found = text.shared(key)
+        if warning := overlap_warning(key, found):
             console.warn(warning)
+        elif any(shared.lines for shared in found.values()):
+            console.print_message(_counts(key, found))
 
 
 def _languages(recipe: Recipe, spec: Corpus) -> list[str]:
