@@ -107,34 +107,23 @@ def test_a_small_model_memorises_twenty_pairs_and_translates_them_from_its_bundl
         [best.log_probability for best, *_ in found], abs=1e-3)
 
 
-def copy_task(model):
-    """Return the number of training pairs, and the recipe."""
-    pairs, steps, rate, d_model = 6000, 900, 0.005, 64
-    if "positions: learned" in model:
-        steps = 1300
-    if model == f"{TRANSFORMER}, normalize: relu":
-        # Without a softmax, which position is meant is learnt more slowly, and with norms before the sublayers only: so
-        # narrow a model reaches 98.8 % in 4,000 steps.
-        model = "num_heads: 4, feed_forward: 256, normalize: relu, norm: pre"
-        pairs, steps, rate, d_model = 20_000, 3000, 0.002, 128
-    return pairs, RECIPE.format(name="copy", vocab_size=330, d_model=d_model, layers=2, batch_tokens=1500, rate=rate,
-                                warmup_steps=100, steps=steps, beam_size=5, model=model)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("model", [TRANSFORMER, RNN, *VARIANTS])
-def test_a_model_learns_to_copy_words_it_has_never_seen_together(tmp_path, model):
-    pairs, recipe = copy_task(model)
+def test_a_model_learns_to_copy_sentences_it_has_never_seen(tmp_path, model):
+    """By chance, one word of 20 is right."""
     rng = random.Random(11)
-    words = [f"{first}{second}" for first in "bdfgklmnprst" for second in ("a", "e", "i", "o", "u")]
-    sentences = {" ".join(rng.choices(words, k=rng.randint(3, 11))) for _ in range(pairs + 200)}
-    lines = sorted(sentences)
+    words = [f"{first}{second}" for first in "bdgk" for second in "aeiou"]
+    lines = sorted({" ".join(rng.choices(words, k=rng.randint(2, 6))) for _ in range(2100)})
     rng.shuffle(lines)
-    write(tmp_path, "train", [(line, line) for line in lines[:-200]])
-    write(tmp_path, "valid", [(line, line) for line in lines[-200:]])
-    (tmp_path / "recipe.yaml").write_text(recipe)
+    write(tmp_path, "train", [(line, line) for line in lines[:-100]])
+    write(tmp_path, "valid", [(line, line) for line in lines[-100:]])
+    # Without a softmax, which position is meant is learnt more slowly, and with norms before the sublayers only.
+    norm = ", norm: pre" if model == f"{TRANSFORMER}, normalize: relu" else ""
+    (tmp_path / "recipe.yaml").write_text(RECIPE.format(
+        name="copy", vocab_size="auto", d_model=64, layers=1, batch_tokens=600, rate=0.005, warmup_steps=50, steps=300,
+        beam_size=5, model=f"{model}{norm}"))
     train(load_recipe(tmp_path / "recipe.yaml"), tmp_path / "run")
-    found = Translator.load(tmp_path / "run").translate(lines[-200:])
-    right = sum(got == wanted for line, (best, *_) in zip(lines[-200:], found, strict=True)
+    found = Translator.load(tmp_path / "run").translate(lines[-100:])
+    right = sum(got == wanted for line, (best, *_) in zip(lines[-100:], found, strict=True)
                 for got, wanted in zip(best.text.split(), line.split(), strict=False))
-    assert right / sum(len(line.split()) for line in lines[-200:]) >= (0.9 if "hard" in model else 0.99)
+    assert right / sum(len(line.split()) for line in lines[-100:]) >= 0.95
