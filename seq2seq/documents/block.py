@@ -20,7 +20,7 @@ MAX_BLOCK_CHARACTERS = 1_000_000
 """Maximum length of a block."""
 MAX_BLOCK_TAGS = 20_000
 """Maximum number of inline tags in a block."""
-MAX_TAGS = 750_000
+MAX_TAGS = 600_000
 """Maximum number of tags in an XML or HTML document. Each tag takes up to 1 kB of memory."""
 MAX_LINES = 500_000
 """Maximum number of lines of a document, or of strings of a JSON document. Each takes up to 1.5 kB of memory."""

@@ -381,8 +381,8 @@ def _written(text: str, tags: Sequence[Tag], special: tuple[re.Pattern[str], re.
             part = " "                                                   # `a``b` would be one piece of code
         if parts and _breaks_line(parts[-1]):
             part = part.lstrip(" ")
-        if kind == "underlined":
-            part = part.replace("|", "&#124;")                           # with the line below, | would make a table
+        if kind == "underlined" or kind == "heading" and "|" not in span.text:
+            part = part.replace("|", "&#124;")                           # with the line below, | could make a table
         if part and starts_line and not (kind == "row" and part.startswith("|")):
             part = _escape_start(part, is_break, replaced.pattern != "(?!)", span.text)
         parts += [part, raw]

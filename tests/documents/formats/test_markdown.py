@@ -103,7 +103,8 @@ def test_a_heading_that_ends_in_a_hash_and_a_cell_with_a_bar_are_escaped():
 
 @pytest.mark.parametrize(("source", "expected"), [
     ("> x\n---\n", "> b&#124;\n---\n"), ("- x\n---\n", "- b&#124;\n---\n"), ("> > x\n> ---\n", "> > b&#124;\n> ---\n"),
-    ("x\n---\n", "b&#124;\n---\n"), ("x\n\n---\n", "b|\n\n---\n"), ("x\n***\n", "b|\n***\n")])
+    ("x\n---\n", "b&#124;\n---\n"), ("x\n\n---\n", "b|\n\n---\n"), ("x\n***\n", "b|\n***\n"),
+    ("# x\n|-|-|\n", "# b&#124;\n|-|-|\n")])
 def test_a_bar_above_a_rule_makes_no_table(source, expected):
     result = translated(MarkdownDocument(source.encode()), lambda old: "b|").decode()
     assert result == expected
