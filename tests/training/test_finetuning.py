@@ -113,9 +113,9 @@ def test_a_model_knows_the_tags_of_its_corpora_and_of_the_model_that_it_was_trai
     tagged = RECIPE.replace("target: train.de}]", "target: train.de, tag: <law>}]")
     train_toy(tmp_path, ["training.max_steps=2"], tagged)
     assert Translator.load(tmp_path / "run", "cpu", "fp32").reader.tags == ("<law>",)
-    second = tagged.replace("<law>", "2news").replace("model: {d_model: 16, encoder_layers: 1, decoder_layers: 1, "
+    second = tagged.replace("<law>", "<2news>").replace("model: {d_model: 16, encoder_layers: 1, decoder_layers: 1, "
                                                      "num_heads: 2, feed_forward: 32, dropout: 0.1}\n", "")
     (tmp_path / "second.yaml").write_text(second.replace("tokenizer: {vocab_size: 300}\n", ""))
     settings = ["training.max_steps=1", f"training.start_from={tmp_path / 'run'}"]
     train(load_recipe(tmp_path / "second.yaml", settings), tmp_path / "second")
-    assert Translator.load(tmp_path / "second", "cpu", "fp32").reader.tags == ("2news", "<law>")
+    assert Translator.load(tmp_path / "second", "cpu", "fp32").reader.tags == ("<2news>", "<law>")
