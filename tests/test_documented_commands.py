@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -9,10 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from freeze import sentence
 
 ROOT = Path(__file__).parents[1]
 FEW_STEPS = ("training.max_steps=6", "training.validate_every=2", "training.warmup_steps=1", "training.log_every=1",
              "training.batch_tokens=256", "training.precision=fp32", "model.base=tiny", "decoding.max_length=20")
+MORE_STEPS = ("training.max_steps=100", "training.validate_every=100", *FEW_STEPS[2:])
+"""An adaptation writes a model only if it gains significantly."""
 LANGUAGE_MODEL = """
 name: english
 languages: {target: en}
@@ -52,7 +56,8 @@ class Shell:
         for line in lines:
             command = line.partition("  #")[0].rstrip()
             if command.split()[1] in ("train", "adapt", "check"):
-                command += "".join(f" --set {setting}" for setting in FEW_STEPS)
+                settings = MORE_STEPS if command.split()[1] == "adapt" else FEW_STEPS
+                command += "".join(f" --set {setting}" for setting in settings)
             done = subprocess.run(command, shell=True, cwd=self.directory, capture_output=True, text=True, env={
                 **os.environ, "PATH": f"{self.programs}:{os.environ['PATH']}"})
             assert done.returncode == 0, f"{command}\n{done.stderr}"
@@ -67,12 +72,11 @@ def shell(tmp_path_factory):
     programs.mkdir()
     (programs / "seq2seq").write_text(f'#!/bin/sh\nexec {sys.executable} -m seq2seq "$@"\n')
     (programs / "seq2seq").chmod(0o755)
-    subprocess.run([sys.executable, ROOT / "recipes/phrasebook/generate.py", base / "text"],
-                   check=True, capture_output=True)
-    text = {name: (base / "text" / name).read_text(encoding="utf-8").splitlines()
-            for name in ("train.zh", "train.en", "valid.zh", "valid.en", "test.zh", "test.en")}
-    files = {"train": ("train", 3000), "valid": ("valid", 50), "news": ("test", 20), "manuals": ("valid", 300),
-             "dev": ("valid", 50)}
+    generator = random.Random(1)
+    pairs = [sentence(generator) for _ in range(4000)]                          # English and German
+    files = {"train": pairs[:3000], "valid": pairs[3000:3050], "news": pairs[3500:3520], "manuals": pairs[3000:3300],
+             "dev": pairs[3000:3050]}
+    terms, letter = pairs[3000:3300], pairs[3500:3520]
     models = base / "models"
 
     def directory(name, with_models=False):
@@ -81,29 +85,29 @@ def shell(tmp_path_factory):
             shutil.copytree(models, place)
         else:
             place.mkdir()
-        for file, (source, count) in files.items():
-            for ours, theirs in (("zh", "sw"), ("zh", "de"), ("en", "en")):
-                (place / f"{file}.{theirs}").write_text("\n".join(text[f"{source}.{ours}"][:count]) + "\n")
-        pairs = list(zip(text["valid.zh"], text["valid.en"], strict=True))[:300]
-        (place / "news.tsv").write_text("".join(f"{one}\t{other}\n" for one, other in pairs[:200]))
-        (place / "memory.tmx").write_text(TMX.format("".join(UNIT.format(*pair) for pair in pairs)))
-        (place / "news.tmx").write_text(TMX.format("".join(UNIT.format(*pair) for pair in pairs[:20])))
+        for file, chosen in files.items():
+            for language, side in (("sw", 1), ("de", 1), ("en", 0)):
+                (place / f"{file}.{language}").write_text("".join(f"{pair[side]}\n" for pair in chosen))
+        german = [(source, target) for target, source in terms]
+        (place / "news.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in german[:200]))
+        (place / "memory.tmx").write_text(TMX.format("".join(UNIT.format(*pair) for pair in german)))
+        (place / "news.tmx").write_text(TMX.format("".join(UNIT.format(*pair) for pair in german[:20])))
         for folder in ("ui", "po"):
             (place / folder).mkdir(exist_ok=True)
-            (place / folder / "de.po").write_text(catalogue(dict(pairs).items()))
-        for letter in ("letter.sw", "letter.de"):
-            (place / letter).write_text("\n".join(text["test.zh"][:3]) + "\n")
-        (place / "corpus.de.gz").write_bytes(gzip.compress("\n".join(text["test.zh"][:9]).encode()))
-        (place / "page.html").write_text(f"<p>{text['test.zh'][0]}</p>")
+            (place / folder / "de.po").write_text(catalogue(dict(german).items()))
+        for name_of_letter in ("letter.sw", "letter.de"):
+            (place / name_of_letter).write_text("".join(f"{source}\n" for _, source in letter[:3]))
+        (place / "corpus.de.gz").write_bytes(gzip.compress("\n".join(source for _, source in letter[:9]).encode()))
+        (place / "page.html").write_text(f"<p>{letter[0][1]}</p>")
         (place / "starts.en").write_text("I\n\nWe\n")
         (place / "phrases.en").write_text("\nred\n\n")
-        (place / "news.mt").write_text("\n".join(text["test.en"][:20]) + "\n")
+        (place / "news.mt").write_text("".join(f"{target}\n" for target, _ in letter))
         recipe = code("training.md", "yaml")[0]
         # The other pages translate from German, and one of them with a tag.
-        german = recipe.replace("sw", "de").replace(
+        from_german = recipe.replace("sw", "de").replace(
             "train: [", "train: [{source: dev.de, target: dev.en, tag: <law>}, ")
         for file in ("mine.yaml", "recipe.yaml"):
-            (place / file).write_text(recipe if name.startswith("training") else german)
+            (place / file).write_text(recipe if name.startswith("training") else from_german)
         return Shell(place, programs)
 
     trained = directory("models")

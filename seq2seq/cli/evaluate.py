@@ -156,7 +156,7 @@ def evaluate(
         texts, *streams = [read_texts(path) for path in (source, *references)]
         require_as_many_lines([str(path) for path in (source, *references)], *map(len, (texts, *streams)))
         for path, lines in zip(references, streams, strict=True):
-            scoring.warn_about_lines(str(path), lines)
+            scoring.warn_about_lines(str(path), lines, [texts, *streams])
         translator = load(model, target_language=language)
         translator = with_glossary(translator, glossary)
         scoring.announce(translator, len(texts), str(source))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from threading import Thread
 from urllib.parse import quote
@@ -18,14 +19,15 @@ _faults: dict[str, tuple[float, str]] = {}
 def hub_fault(path: str) -> str:
     """Return why the hub cannot be reached, and what to do; "" if it answers.
 
-    With HF_HUB_OFFLINE=1, the libraries of the hub use only what they have downloaded before, so it is not asked.
+    With HF_HUB_OFFLINE=1 or HF_DATASETS_OFFLINE=1, the libraries of the hub use only what they have downloaded before,
+    so it is not asked.
 
     path: path of the data set or model in the hub's API, such as `datasets/wmt/wmt14`.
     """
     from huggingface_hub import constants
 
     endpoint = constants.ENDPOINT
-    if constants.HF_HUB_OFFLINE:
+    if constants.HF_HUB_OFFLINE or os.environ.get("HF_DATASETS_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         return ""
     asked, fault = _faults.get(endpoint, (0.0, ""))
     if not fault or time.monotonic() - asked > REMEMBERED_SECONDS:

@@ -128,7 +128,9 @@ def warn_about_overlap(recipe: Recipe, corpora: Iterable[Corpus]) -> None:
     for key, spec in recipe.data.held_out().items():
         text.read(key, spec)
     for spec in corpora:
-        for _ in text.watch(spec, read_pairs(recipe, spec, context=0)):
+        pairs = console.with_progress("looking for held-out sentences in train", read_pairs(recipe, spec, context=0),
+                                      "pairs")
+        for _ in text.watch(spec, pairs):
             pass
     for key in recipe.data.held_out():
         found = text.shared(key)

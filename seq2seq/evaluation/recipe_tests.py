@@ -48,13 +48,14 @@ class TestSet:
         return [source for _, source, _ in read_pairs(*self.corpus, context=context)]
 
 
-def tests_of(recipe: Recipe) -> list[TestSet]:
-    """Return the test sets of a recipe."""
+def tests_of(recipe: Recipe, tags: Sequence[str]) -> list[TestSet]:
+    """Return the test sets of a recipe. tags: further tags that the model knows (see `stored_tags`)."""
     found = []
+    known = tuple(dict.fromkeys((*recipe.tags, *tags)))
     for name, spec in recipe.data.test.items():
         pairs = [(source, target) for _, source, target in read_pairs(recipe, spec, context=0)]
         found.append(TestSet(name, [as_line(source) for source, _ in pairs], [target for _, target in pairs],
-                             recipe.languages_of(spec).codes, (recipe, spec), recipe.tags))
+                             recipe.languages_of(spec).codes, (recipe, spec), known))
     return found
 
 

@@ -284,7 +284,7 @@ def _settings(systems: Sequence[System]) -> tuple[str, list[str]]:
     changed: dict[str, list[str]] = {}
     for number, system in enumerate(models[1:], 1):
         assert first.recipe is not None and system.recipe is not None
-        for one in differences(first.recipe, system.recipe):
+        for one in differences(first.recipe, system.recipe, of_one_run=False):
             if one.key == "name" or one.key.rpartition(".")[2] in KEYS_WITHOUT_EFFECT:
                 continue
             row = changed.setdefault(one.key, [_value(one.old)] * len(models))

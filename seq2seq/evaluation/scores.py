@@ -124,8 +124,9 @@ def score_files(
         console.warn(f"{hypothesis_path} looks tokenised (full stops and commas are separated by spaces), and "
                      "sacreBLEU tokenises again. Detokenise it; or, to compare with a paper on tokenised text, use "
                      "sacrebleu --force --tokenize none.")
-    for path, lines in zip(paths, (hypotheses, *references), strict=True):
-        warn_about_lines(str(path), lines)
+    streams = (hypotheses, *references)
+    for path, lines in zip(paths, streams, strict=True):
+        warn_about_lines(str(path), lines, streams)
     if "bleu" in metrics:
         warn_if_without_spaces(reference_paths, references, language)
     return corpus_scores(hypotheses, references, language, metrics, names=[str(path) for path in paths])
@@ -140,11 +141,15 @@ def warn_if_without_spaces(paths: Sequence[Path], references: Sequence[Sequence[
                          "counts the words between spaces. Name the language of the text, such as --language zh.")
 
 
-def warn_about_lines(name: str, lines: Sequence[str]) -> None:
+def warn_about_lines(name: str, lines: Sequence[str], parallel: Sequence[Sequence[str]]) -> None:
     """Print a warning if references or translations have blank lines or invisible characters, or are not in NFC.
     sacreBLEU compares the characters, and the scores are to be equal to those of its command, so the text is not
-    changed."""
-    if blank := [number for number, line in enumerate(lines, 1) if is_blank(line)]:
+    changed.
+
+    parallel: the lines of all texts. A line that is blank in all of them is no fault: it separates two documents.
+    """
+    if blank := [number for number, (line, *others) in enumerate(zip(lines, *parallel, strict=False), 1)
+                 if is_blank(line) and not all(map(is_blank, others))]:
         console.warn(f"{name}: {len(blank):,} of {len(lines):,} lines are blank (first: line {blank[0]:,}), which the "
                      "scores count. Check that sources, references and translations are still parallel.")
     if count := sum(map(looks_different, lines)):
@@ -264,7 +269,8 @@ def evaluate_tests(
     }
     metrics = metrics or recipe.measures
     for name, pairs in tests.items() if not PERPLEXITY_UNITS.keys() >= set(metrics) else ():
-        warn_about_lines(name, [target for _, target in pairs])
+        targets = [target for _, target in pairs]
+        warn_about_lines(name, targets, [[source.text for source, _ in pairs], targets])
     scores = ScoresByTest()
     for name, pairs in tests.items():
         if not PERPLEXITY_UNITS.keys() >= set(metrics):

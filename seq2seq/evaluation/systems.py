@@ -25,7 +25,7 @@ from seq2seq.evaluation.error_analysis import sentence_scores, word_frequencies
 from seq2seq.evaluation.recipe_tests import TestSet, recipe_with_tests, tests_of
 from seq2seq.evaluation.scores import announce, corpus_scores, require_parallel
 from seq2seq.recipe import Recipe
-from seq2seq.storage.checkpoints import bundle_metadata, recipe_with_corpora, resolve_model_path
+from seq2seq.storage.checkpoints import bundle_metadata, recipe_with_corpora, resolve_model_path, stored_tags
 from seq2seq.storage.directories import read_metadata
 from seq2seq.tokenizers.canonical_text import is_blank
 from seq2seq.tokenizers.source import Source
@@ -86,12 +86,13 @@ def read_tests(paths: Sequence[Path], source: Path | None, references: Path | No
         if model is not None and texts is None:
             raise OptionError(f"{model} has to translate. Name the text with --source.")
         require_parallel(expected, [expected], [str(references)] * 2)
-        return [TestSet(references.name, texts, expected, languages, tags=recipe.tags if recipe else ())]
+        tags = (*recipe.tags, *_stored_tags(model)) if recipe and model else ()
+        return [TestSet(references.name, texts, expected, languages, tags=tags)]
     if recipe is None:
         raise OptionError("name the reference translations of these files with --reference, and their source text with "
                           "--source.")
     assert model is not None, "only a model has a recipe"
-    found = tests_of(recipe_with_tests(resolve_model_path(model)).into(language))
+    found = tests_of(recipe_with_tests(resolve_model_path(model)).into(language), _stored_tags(model))
     for test in found:
         require_parallel(test.sources or [], [test.references], [f"the test set {test.name}"] * 2)
     return found
@@ -194,6 +195,10 @@ def training_frequencies(systems: Sequence[System], language: str) -> Counter[st
 
 def _recipe(model: Path) -> Recipe:
     return recipe_with_corpora(resolve_model_path(model))
+
+
+def _stored_tags(model: Path) -> tuple[str, ...]:
+    return stored_tags(bundle_metadata(resolve_model_path(model)))
 
 
 def _translate(translator: Translator, lines: Sequence[str | Source], system: str, text: str) -> list[Translation]:

@@ -12,7 +12,7 @@ from seq2seq.errors import UserError
 from seq2seq.evaluation.recipe_tests import TestSet, recipe_with_tests, tests_of
 from seq2seq.evaluation.scores import METRICS, announce, warn_if_without_spaces
 from seq2seq.evaluation.significance import Comparison, compare
-from seq2seq.storage.checkpoints import resolve_model_path
+from seq2seq.storage.checkpoints import bundle_metadata, resolve_model_path, stored_tags
 from seq2seq.translation.translator import Translator
 
 
@@ -36,7 +36,8 @@ def compare_systems(system: Path, baseline: Path, source: Path | None, reference
         tests = [TestSet("", read_texts(source) if source else None, [], ("", language or ""))]
     else:
         names = [str(system), str(baseline), "the references"]
-        tests = tests_of(recipe_with_tests(resolve_model_path(system)))
+        bundle = resolve_model_path(system)
+        tests = tests_of(recipe_with_tests(bundle), stored_tags(bundle_metadata(bundle)))
     # Check all files before translating.
     files: dict[Path, list[str]] = {}
     for path in (system, baseline):

@@ -1,6 +1,7 @@
 """The `data` section of a recipe: corpora and their cleaning."""
 
 import os
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -146,7 +147,8 @@ class Corpus(Section):
     tag: str | None = None
     """Text to add before each source sentence, so that the model can distinguish this corpus from others: `<BT>` for
     back-translated text (Caswell et al. 2019), `<law>` for a domain. It stands after the language token, if there is
-    one. A line to translate may begin with it, too, or gets it by the option `--tag`; it never comes out."""
+    one. A line to translate may begin with it, too, or gets it by the option `--tag`; it never comes out. It needs a
+    sign that is no letter or digit, because a sentence may begin with the word `law`."""
     name: str | None = None
     """Name of the corpus in reports. Not set: the name of its file or data set."""
     license: OneLine | None = None
@@ -197,6 +199,10 @@ class Corpus(Section):
         if self.tag is not None and (self.text is not None or not self.tag.strip() or not self.tag.isprintable()):
             raise ValueError("`tag` must be a single line that is not blank, and a corpus with `text` cannot have a "
                              "tag")
+        if self.tag is not None and all(character.isspace() or unicodedata.category(character)[0] in "LMN"
+                                        for character in self.tag):
+            raise ValueError(f"`tag` is '{self.tag}', with which a sentence may begin. Give it a sign that is no "
+                             f"letter or digit, such as <{self.tag.strip()}>")
         if self.translated_by is not None:
             files = [file for file in (self.source, self.target) if file is not None]
             if self.form != "files" or len(files) != 1 or not isinstance(files[0], str):

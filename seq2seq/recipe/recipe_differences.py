@@ -35,14 +35,15 @@ class Difference:
         return f"{self.key}: {old} -> {new}"
 
 
-def differences(old: Recipe, new: Recipe) -> list[Difference]:
+def differences(old: Recipe, new: Recipe, of_one_run: bool = True) -> list[Difference]:
     """Return all keys whose values differ, in the order of the schema.
 
-    Two paths are no difference, because a run knows its text and models by their checksums (`training/run.py`), so that
-    they can move. A path that only one recipe has is a difference, such as that of another corpus.
+    of_one_run: True if `new` resumes the run of `old`. Two paths are then no difference, because a run knows its text
+        and models by their checksums (`training/run.py`), so that they can move. A path that only one recipe has is a
+        difference, such as that of another corpus.
     """
     before, after = (dict(_leaves(recipe.model_dump(mode="json"), "")) for recipe in (old, new))
-    paths = {*_path_keys(old)} & {*_path_keys(new)}
+    paths = {*_path_keys(old)} & {*_path_keys(new)} if of_one_run else set()
     return [
         Difference(key, before.get(key), after.get(key), may_change_on_resume(key))
         for key in [*after, *(key for key in before if key not in after)]

@@ -348,7 +348,14 @@ class Recipe(Section):
         directory = Path(os.path.abspath(directory))
 
         def from_there(path: str | None) -> str | None:
-            return path if path is None or os.path.isabs(path) else os.path.relpath(self.directory / path, directory)
+            if path is None or os.path.isabs(path):
+                return path
+            # Real paths, because `..` after a symbolic link leads out of the directory behind the link.
+            real = os.path.realpath(self.directory / path)
+            try:
+                return os.path.relpath(real, os.path.realpath(directory))
+            except ValueError:                                                  # on another drive of Windows
+                return real
 
         train = tuple(corpus.model_copy(update={"translated_by": tuple(map(from_there, corpus.translated_by))})
                       if corpus.translated_by else corpus for corpus in self.data.train)

@@ -173,13 +173,13 @@ def _description(run: Path) -> tuple[str, dict[str, Any]]:
     If the run has a best bundle, return its recipe, corpus counts, tags, number of parameters, alignment settings,
     checksums of its text and the directory of its recipe file. The paths in this recipe are as the user wrote them,
     relative to that directory.
-    Without a best bundle, return the run directory's recipe and empty metadata.
+    Without a best bundle, return the run's recipe and its directory.
     """
     if (best_path := current_path(run / BEST)).is_dir():
         best = load_bundle(best_path)
         kept = ("corpora", HELD_OUT, "characters", "tags", "parameters", "alignment", RECIPE_DIRECTORY, TEXT_CHECKSUMS)
         return best.recipe_text, {key: best.metadata[key] for key in kept if key in best.metadata}
     try:
-        return read_file(run / RECIPE).decode(), {}
+        return read_file(run / RECIPE).decode(), {RECIPE_DIRECTORY: str(run.absolute())}
     except UnicodeDecodeError as error:
         raise CheckpointError(f"{run / RECIPE} is damaged: {error}. Restore it from a backup.") from error

@@ -28,8 +28,9 @@ REMEDY = ("Undo the change, train in another directory with --run-dir, or train 
 """Advice for a run that was trained with another recipe."""
 
 
-def check_and_store_recipe(recipe: Recipe, run: Path) -> None:
-    """Check that a training with `recipe` can start or resume in the directory `run`, and store the recipe there.
+def check_recipe_of_run(recipe: Recipe, run: Path) -> None:
+    """Check that a training with `recipe` can start or resume in the directory `run`. Store it in a run without
+    checkpoints; in a run with checkpoints, once the text and the models that it names are those of the run.
 
     Before the first checkpoint, every key of the recipe may differ from the stored recipe. After the first checkpoint,
     only keys for which `may_change_on_resume` is True may differ. All differences are printed.
@@ -45,6 +46,12 @@ def check_and_store_recipe(recipe: Recipe, run: Path) -> None:
         shutil.rmtree(run / "tokenizer", ignore_errors=True)
     for change in changes or ():
         console.print_message(f"changed since this run started: {change}")
+    if not list_checkpoints(run):
+        store_recipe(recipe, run)
+
+
+def store_recipe(recipe: Recipe, run: Path) -> None:
+    """Write the recipe of a run."""
     replace_file(run / RECIPE, recipe.for_directory(run).to_yaml().encode())
 
 

@@ -93,7 +93,7 @@ def tokenizers_of_run(directory: Path, make: Callable[[], Tokenizers], text: str
             raise CheckpointError(f"{error} Copy the file from {run / BEST} or a backup, or train from the beginning "
                                   "with --restart.") from error
     if changed:
-        console.print_message("the training text has changed since the tokenizer was trained")
+        console.print_message("the text or the model that the tokenizer was made from has changed since")
     tokenizers = make()
     save_tokenizers(tokenizers.files(), directory, text)
     return tokenizers

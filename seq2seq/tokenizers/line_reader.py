@@ -14,6 +14,7 @@ from seq2seq.tokenizers.canonical_text import MARGIN, canonical, canonical_origi
 from seq2seq.tokenizers.context import PreviousSentences, parse_context
 from seq2seq.tokenizers.language_token import Directions
 from seq2seq.tokenizers.source import Source
+from seq2seq.tokenizers.vocabulary import as_line
 
 
 def split_tag(line: str, tags: Sequence[str]) -> tuple[str, str]:
@@ -93,8 +94,8 @@ class LineReader:
         if self.tag is None or source.tag == self.tag:
             return source
         if source.tag:
-            raise OptionError(f"the line that begins with '{source.text[:30]}' has the tag {source.tag}, and all lines "
-                              f"are to have the tag {self.tag}. Remove one of them.")
+            raise OptionError(f"the line that begins with '{as_line(source)[:30]}' has the tag {source.tag}, and all "
+                              f"lines are to have the tag {self.tag}. Remove one of them.")
         return replace(source, tag=self.tag)
 
     def number(self, lines: Iterable[str | Source]) -> Iterator[Source]:

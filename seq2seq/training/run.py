@@ -47,7 +47,7 @@ from seq2seq.storage.checkpoints import (
 )
 from seq2seq.storage.int8_score import Int8Score
 from seq2seq.storage.locks import LOCK, lock_run
-from seq2seq.storage.run_directory import check_and_store_recipe, rename_old_run
+from seq2seq.storage.run_directory import check_recipe_of_run, rename_old_run, store_recipe
 from seq2seq.storage.tokenizer_files import checksums_of
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.training import log_lines
@@ -136,7 +136,7 @@ def open_run(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool, held
         held_out_crc32: checksum of the validation and test text, which must be the same for all ranks.
     Raises:
         UserError: a rank does not see the run directory of the main rank, or has other validation or test text.
-            `lock_run` and `check_and_store_recipe` list further causes.
+            `lock_run` and `check_recipe_of_run` list further causes.
         Stopped: Ctrl-C interrupted the block.
     """
     with ExitStack() as stack:
@@ -151,7 +151,7 @@ def open_run(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool, held
             recover_run(run)
             for warning in first_line_warnings(recipe) if not list_checkpoints(run) else ():
                 console.warn(f"{warning.fault} {warning.remedy}")
-            check_and_store_recipe(recipe, run)
+            check_recipe_of_run(recipe, run)
         with stopping_by_ctrl_c():                  # outside the training loop, for example while teachers translate
             yield
 
@@ -247,6 +247,8 @@ def start_training(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCE
     model_checksums = group.from_main_rank(partial(_checksums_of_models, recipe))
     if checkpoint is not None:
         _require_same_data(checkpoint, tokenizers, text, prepared, validation, model_checksums, run)
+        if group.is_main:
+            store_recipe(recipe, run)
         step.restore(checkpoint.model, checkpoint.state)
         if checkpoint.info["precision"] != str(dtype):
             before, now = (str(each).removeprefix("torch.") for each in (checkpoint.info["precision"], dtype))
@@ -294,25 +296,27 @@ def _require_same_data(checkpoint: Checkpoint, tokenizers: Tokenizers, text: Tra
         raise CheckpointError(f"{checkpoint.path} was trained from another model than that in training.start_from, "
                               f"{recipe.tokenizer_model}. Name the model from which it was trained, {remedy}")
     if info["data"] != prepared.fingerprint:
-        changed = _changed(text.corpora, recipe, info["data_files"], prepared.checksums)
+        changed = _changed(text.corpora, recipe, run, info["data_files"], prepared.checksums)
         raise CheckpointError(f"{checkpoint.path} was trained on other text: {changed or 'that of data.train'} changed "
                               f"since. Undo this change, {remedy}")
     if info["validation"] != validation.fingerprint:
-        changed = _changed(recipe.data.valid, recipe, info["validation_files"], validation.checksums)
+        changed = _changed(recipe.data.valid, recipe, run, info["validation_files"], validation.checksums)
         raise CheckpointError(f"{checkpoint.path} was validated on other text: {changed or 'that of data.valid'} "
                               "changed since, so that older and newer scores cannot be compared to choose the best "
                               f"model. Undo this change, {remedy}")
 
 
-def _changed(corpora: Sequence[Corpus], recipe: Recipe, before: Sequence[str], now: Sequence[str]) -> str:
+def _changed(corpora: Sequence[Corpus], recipe: Recipe, run: Path, before: Sequence[str], now: Sequence[str]) -> str:
     """Return the names of the files and data sets with another checksum than before. before, now: see
     `text_checksums`, of all corpora."""
     names: list[str] = []
+    synthetic = (run / SYNTHETIC).resolve()
     for corpus in corpora:
         paths = [recipe.data_directory / path for path in corpus.paths]
-        names += [f"the generated side of {corpus.label}" if path.parent.name == SYNTHETIC else str(path)
+        names += [f"the generated side of {corpus.label}" if path.parent.resolve() == synthetic else str(path)
                   for path in paths] or [corpus.label]
-    changed = [name for name, old, new in zip(names, before, now, strict=True) if old != new]
+    # Only the main rank knows the names of generated text, and its message is the one that is shown.
+    changed = [name for name, old, new in zip(names, before, now, strict=False) if old != new]
     return " and ".join(dict.fromkeys(changed))
 
 

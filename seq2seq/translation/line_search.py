@@ -196,9 +196,12 @@ class LineSearch:
 
     def unseen(self, line: str | Source) -> str:
         """Return the characters of a source that the training text never had; "" if those of the text are not known."""
+        return self._unseen(self.source(line).text)
+
+    def _unseen(self, text: str) -> str:
         if self.characters is None:
             return ""
-        return "".join(sorted(set(self.tokenizers.source.normalized(self.source(line).text)) - self.characters))
+        return "".join(sorted(set(self.tokenizers.source.normalized(text)) - self.characters))
 
     def encode(self, lines: Sequence[str | Source]) -> list[list[int]]:
         """Return the ids of source lines. If a line with its context is too long, the context loses its oldest
@@ -246,7 +249,7 @@ class LineSearch:
         """Return the translations of a line. A line of one part has all translations of this part. A longer line has
         only one translation, joined from the best translation of each part."""
         n_best = [[translation] for translation in parts[0]] if len(parts) == 1 else [[best for best, *_ in parts]]
-        unseen = self.unseen(" ".join(line.texts))
+        unseen = self._unseen(" ".join(line.texts))
         return [self._translation(line, translations, setup, unseen) for translations in n_best]
 
     def _translation(self, line: DividedLine, parts: list[PartTranslation], setup: SearchSetup, unseen: str,

@@ -100,7 +100,7 @@ class SearchSetup:
         """Return the parts of a line.
 
         Args:
-            source: line with its number (see `sources.number_sources`) and its constraints.
+            source: line with its number (see `LineReader.number`) and its constraints.
             texts: parts into which the text of the line is split; empty if the line is white space.
         Raises:
             RequestError: a constraint of the line cannot be met.

@@ -161,7 +161,8 @@ class Translator(LineSearch):
         """Return the `n_best` translations of each line, best first.
 
         Their texts differ. If the search finds fewer different texts, the list is shorter, but never empty. With
-        `sampling` and without `mbr`, it has `n_best` samples, and a text that was drawn twice occurs twice. A better
+        `sampling` and without `mbr`, it has `n_best` samples, and a text that was drawn twice occurs twice; of a line
+        with placeholders, it has only those that keep them, if there is one. A better
         translation from a retry comes first (see `decoding.safety_net`). Tags, placeholders and terms of a
         line are in its translations (see `protected_translation`). Blank lines are returned unchanged. White space
         around a line is kept. A line that is too long for the model is translated in parts, and so are the sentences of
@@ -181,8 +182,10 @@ class Translator(LineSearch):
             CorpusError: a line is too long for a pointer network, whose input cannot be split.
             TypeError: `lines` is a single text.
         """
+        if tag is not None:
+            return self.tagged(tag).translate(lines, progress=progress, **decoding)
         setup = self.search_setup(decoding)
-        sources = list(self.reader.tagged(tag).number(lines))
+        sources = list(self.reader.number(lines))
         if any(source.language not in ("", self.languages.target) for source in sources):
             return self._translate_languages(sources, progress, decoding)
         if not self.context and any(source.context is not None for source in sources):

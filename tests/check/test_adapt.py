@@ -35,7 +35,7 @@ from seq2seq.inference.load_model import as_tensors
 from seq2seq.recipe import load_recipe
 from seq2seq.signals import Stopped
 from seq2seq.storage.checkpoints import BEST, load_bundle
-from seq2seq.storage.run_directory import check_and_store_recipe
+from seq2seq.storage.run_directory import check_recipe_of_run
 from seq2seq.training.run import train
 from seq2seq.translation.translator import Translator
 
@@ -318,7 +318,7 @@ def test_an_interrupted_adaptation_is_resumed_after_model_text_and_output_have_m
         """Ends an adaptation where its training begins."""
 
     def interrupted(recipe, run, restart):
-        check_and_store_recipe(recipe, run)
+        check_recipe_of_run(recipe, run)
         started.append(recipe.tokenizer_model)
         raise Interrupted
 

@@ -22,7 +22,7 @@ from seq2seq.errors import RecipeError
 from seq2seq.model import build_model
 from seq2seq.recipe import load_recipe
 from seq2seq.storage.locks import lock_run
-from seq2seq.storage.run_directory import check_and_store_recipe
+from seq2seq.storage.run_directory import check_recipe_of_run
 from seq2seq.storage.tokenizer_files import save_tokenizers
 from seq2seq.tokenizers.tokenizer import train_tokenizers
 from seq2seq.training.step import TrainingStep
@@ -183,7 +183,7 @@ def test_tokens_are_exact_once_there_is_a_tokenizer(directory):
                                                    for place in short)
     dropped = sum(corpus.counts.dropped.get("too_many_pieces", 0) for corpus in report.corpora)
     assert dropped == 4 - len(short)
-    check_and_store_recipe(load_recipe("recipe.yaml"), Path("run"))
+    check_recipe_of_run(load_recipe("recipe.yaml"), Path("run"))
     for size in (283, 287):                                                     # of the run; of another recipe
         assert checked(f"tokenizer.vocab_size={size}").vocabulary["vocab_size"] == size
 
@@ -224,7 +224,7 @@ def test_a_run_directory_that_cannot_be_used_is_an_error(directory, monkeypatch)
 
 
 def test_a_run_of_another_recipe_is_an_error_once_it_has_learnt_something(directory, quick_tensorboard, capsys):
-    check_and_store_recipe(load_recipe("recipe.yaml"), Path("run"))
+    check_recipe_of_run(load_recipe("recipe.yaml"), Path("run"))
     assert not errors("model.dropout=0.3")
     assert main(["train", "recipe.yaml", "--run-dir", "run", "--set", "training.max_steps=2"]) == 0
     assert not errors("training.max_steps=3")

@@ -21,6 +21,7 @@ from seq2seq.evaluation.scores import (
     score_files,
     score_pairs,
     to_dict,
+    warn_about_lines,
     within_range,
 )
 from seq2seq.evaluation.significance import compare, comparison_to_dict, format_comparison
@@ -335,6 +336,11 @@ def test_blank_references_and_translations_are_named_with_the_first_line(tmp_pat
     score_files(tmp_path / "hypothesis", [tmp_path / "reference"], "en", ["chrf"])
     warning, = (line for line in capsys.readouterr().err.splitlines() if "blank" in line)
     assert "reference: 2 of 5 lines" in warning and "line 2" in warning
+
+
+def test_lines_that_separate_documents_in_all_texts_are_no_fault(capsys):
+    warn_about_lines("test", ["a", "", "b"], [["eins", " ", "zwei"], ["a", "", "b"]])
+    assert capsys.readouterr().err == ""
 
 
 def test_a_score_outside_the_expected_range_causes_a_warning():

@@ -1,6 +1,7 @@
 """Tests of recipes: accepted values, and that a saved recipe loads as the same recipe."""
 
 import json
+import os
 import subprocess
 import sys
 from functools import cache
@@ -422,6 +423,30 @@ def test_another_path_is_not_a_difference_but_another_corpus_is(directory):
     table = load_recipe("recipe.yaml", ["data.train=[{hub: a/b, split: train, source: de, target: en}]"])
     other = load_recipe("recipe.yaml", ["data.train=[{hub: a/b, split: train, source: de, target: fr}]"])
     assert [difference.key for difference in differences(table, other)] == ["data.train.0.target"]      # a column
+    # Of two runs, such as in a report, paths are compared, too.
+    settings = "data.train=[{source: data/val.de, target: data/val.en}]"
+    of_two = differences(old, load_recipe("recipe.yaml", [settings]), of_one_run=False)
+    assert {"data.train.0.source", "data.train.0.target"} <= {difference.key for difference in of_two}
+
+
+def test_paths_lead_to_the_same_files_from_behind_a_symbolic_link(directory, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("disk") / "deep" / "runs"
+    elsewhere.mkdir(parents=True)
+    (directory / "runs").symlink_to(elsewhere)
+    run = directory / "runs" / "x"
+    run.mkdir()
+    stored = load_recipe("recipe.yaml").for_directory(run)
+    assert (run / stored.data.root / "train.de").exists()
+    assert (run.resolve() / stored.data.root / "train.de").exists()
+
+
+def test_a_path_on_another_drive_stays_absolute(directory, monkeypatch):
+    def on_windows(path, start):
+        raise ValueError("path is on mount 'D:', start on mount 'C:'")
+
+    monkeypatch.setattr("os.path.relpath", on_windows)
+    stored = load_recipe("recipe.yaml").for_directory(directory / "run")
+    assert stored.data.root == os.path.realpath(directory / "data")
 
 
 def test_a_recipe_of_a_model_is_parsed_once(directory, monkeypatch):

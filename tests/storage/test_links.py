@@ -67,7 +67,7 @@ def test_a_bundle_with_a_link_to_another_file_is_refused(strangers, capfd, name)
     options = ["--device", "cpu", "--threads", "1"]
     for command in (["translate", "run/best", "valid.en", *options], ["evaluate", "run/best", *options]):
         assert main(command) == 2
-        assert f"run/best/{name} leads out of run/best" in capfd.readouterr().err
+        assert f"run/best/{name} leads out of " in capfd.readouterr().err
     assert contents(strangers / "mine") == before
 
 

@@ -15,8 +15,8 @@ from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import train_tokenizers
 
 PAIR = Languages(source="de", target="en")
-SPELLINGS = ["<law>", "<BT>", "[law]", "__law__", "law:", "law", "2law", "#law", "{law}", "%s", "🎬", "⚖️", "法律",
-             "Recht é", "in law:", "(?P<a>.*)+", "^$", "\\d", ">>law<<", "@law", "<a href='x'>", "http://law.de/",
+SPELLINGS = ["<law>", "<BT>", "[law]", "__law__", "law:", "#law", "{law}", "%s", "🎬", "⚖️", "「法律」",
+             "§ Recht é", "in law:", "(?P<a>.*)+", "^$", "\\d", ">>law<<", "@law", "<a href='x'>", "http://law.de/",
              " <law> ", "-1"]
 
 
@@ -35,7 +35,7 @@ def test_any_spelling_of_a_tag_becomes_a_field_and_leaves_the_text(tag):
 
 
 @pytest.mark.parametrize(("tag", "line"), [
-    ("law", "lawyers work"), ("law", "law-abiding"), ("法律", "法律规定"), ("__law__", "__law__s"),
+    ("#law", "#lawyers work"), ("#law", "#law-abiding"), ("__law__", "__law__s"),
     ("<law>", "<lawful> act"), ("<law>", "see <law> it")])
 def test_text_that_only_looks_like_the_beginning_of_a_tag_stays(tag, line):
     assert split_tag(line, [tag]) == ("", line)
@@ -68,7 +68,7 @@ def test_an_unknown_tag_of_all_lines_is_refused_with_the_known_ones():
         reader("<law>", "<news>").tagged("<sport>")
     with pytest.raises(OptionError, match="without tags"):
         reader().tagged("<law>")
-    assert reader("Recht é").tagged(unicodedata.normalize("NFD", " Recht é ")).tag == "Recht é"
+    assert reader("§ é").tagged(unicodedata.normalize("NFD", " § é ")).tag == "§ é"
 
 
 def test_tags_are_no_part_of_the_context_of_later_lines():
@@ -87,7 +87,7 @@ def test_a_tag_follows_the_language_token_and_the_context():
 @pytest.mark.parametrize("context", [0, 2])
 @pytest.mark.parametrize(("kind", "options"), [("unigram", {}), ("bpe", {}), ("unigram", {"normalization": "nmt_nfkc"}),
                                                ("unigram", {"normalization": "identity"}), ("words", {})])
-@pytest.mark.parametrize("tag", ["<law>", "Recht é", " 🎬 "])
+@pytest.mark.parametrize("tag", ["<law>", "[Recht é]", " 🎬 "])
 def test_a_line_with_a_tag_has_the_ids_of_its_training_pair(tmp_path, tag, kind, options, context, languages):
     lines = ["ein Hund läuft", "die Katze schläft", "", "der Hund schläft nicht"]
     for side in ("de", "en"):

@@ -12,7 +12,7 @@ from seq2seq.errors import CheckpointError
 from seq2seq.evaluation.recipe_tests import recipe_with_tests
 from seq2seq.recipe import TokenizerSection, load_recipe
 from seq2seq.storage.checkpoints import bundle_metadata
-from seq2seq.storage.run_directory import check_and_store_recipe
+from seq2seq.storage.run_directory import check_recipe_of_run
 from seq2seq.storage.tokenizer_files import save_tokenizers
 from seq2seq.tokenizers.tokenizer import train_tokenizers
 from seq2seq.training.run import start_training, train
@@ -39,7 +39,7 @@ def copied(project, place):
 
 
 def resumed(recipe, run):
-    check_and_store_recipe(recipe, run)
+    check_recipe_of_run(recipe, run)
     training = start_training(recipe, run)
     assert training.state.step == 4
     return training
@@ -92,6 +92,19 @@ def test_other_text_under_the_same_path_is_refused_with_its_name(project, name, 
     with pytest.raises(CheckpointError) as caught:
         resumed(load_recipe(project / "recipe.yaml", FOUR_STEPS), project / "runs" / "tiny")
     assert str(path) in str(caught.value) and other not in str(caught.value)
+
+
+def test_a_refused_training_leaves_the_recipe_of_the_run_as_it_was(project, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = project / "runs" / "tiny"
+    before = (run / "recipe.yaml").read_text()
+    settings = [*FOUR_STEPS, f"data.train.0.source={project / 'text' / 'valid.en'}",
+                f"data.train.0.target={project / 'text' / 'valid.de'}"]
+    with pytest.raises(CheckpointError):
+        resumed(load_recipe(project / "recipe.yaml", settings), run)
+    assert (run / "recipe.yaml").read_text() == before
+    resumed(load_recipe(project / "recipe.yaml", [*FOUR_STEPS, "training.log_every=7"]), run)
+    assert "log_every: 7" in (run / "recipe.yaml").read_text()
 
 
 def test_two_corpora_that_changed_places_are_other_text(tmp_path):

@@ -172,6 +172,13 @@ def test_a_tag_that_is_not_known_or_contradicts_a_line_is_refused(translator):
         list(translator.translate_stream(["ein Hund"], tag="<news>"))
 
 
+def test_a_tag_of_a_call_replaces_that_of_the_translator_and_the_text_behind_a_tag_is_text(translator):
+    two = replace(translator, reader=replace(translator.reader, tags=("<law>", "<news>")))
+    assert texts(two.tagged("<news>").translate(["ein Hund"], tag="<law>")) == texts(
+        translator.translate(["ein Hund"], tag="<law>"))
+    assert two.tagged("<law>").translate(["<law> <news> ein Hund"])
+
+
 @pytest.mark.parametrize(("text", "words", "expected", "left"), [
     ("<law> a dog", ["<law>", "a", "dog"], "a dog", ["a", "dog"]), ("<law>", ["<law>"], "", []),
     ("<law> <law> a dog", ["<l", "aw>", "<law>", "a", "dog"], "a dog", ["a", "dog"]),
