@@ -40,7 +40,7 @@ def outcomes(valid_files, directory, kind, seed, count):
     """Return the results of the harness; an input that ended its process counts as a failure."""
     directory.mkdir()
     done = subprocess.run([sys.executable, HARNESS, valid_files, directory, kind, str(seed), str(count)],
-                          capture_output=True, text=True, timeout=hostile.MAX_SECONDS * (count + 5))
+                          capture_output=True, text=True, timeout=5 * hostile.MAX_SECONDS * (count + 5))
     if done.returncode:
         named = directory / "input.json"
         return {"failures": [f"ended by {done.returncode}", named.read_text() if named.exists() else "",

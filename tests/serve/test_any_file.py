@@ -7,6 +7,7 @@ import zipfile
 import pytest
 import requests
 from served import EchoModels, serving
+from test_malformed_requests import damaged
 
 from seq2seq.documents.block import DocumentError
 from seq2seq.serve.files import SUFFIXES
@@ -48,16 +49,6 @@ def odd():
 def post(url, name, contents):
     return requests.post(f"{url}/translate_file", data={"source": "de", "target": "en"}, timeout=60,
                          files={"file": (name if "." in name[1:] else f"a{name}", contents)})
-
-
-def damaged(draw, data):
-    """Return data of which some bytes are changed, removed or repeated."""
-    data = bytearray(data)
-    for _ in range(draw.choice([1, 2, 5])):
-        place = draw.randrange(len(data) + 1)
-        data[place:place + draw.choice([0, 1, 9])] = draw.choice(
-            [b"", b"\xff", b'"', b"<", b"\r\n", b"\\u12", b"{", b"\xe2"])
-    return bytes(data)
 
 
 @pytest.mark.parametrize("name", [*SUFFIXES, "strings.xml"])

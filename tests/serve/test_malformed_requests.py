@@ -74,7 +74,8 @@ def damaged(draw, data):
     for _ in range(draw.choice([0, 0, 1, 3])):
         if data:
             place = draw.randrange(len(data))
-            data[place:place + draw.choice([0, 1, 5])] = draw.choice([b"", b"\0", b"\xff", b"\r\n", b'"', b"%", b"%u"])
+            data[place:place + draw.choice([0, 1, 5])] = draw.choice(
+                [b"", b"\0", b"\xff", b"\xe2", b"\r\n", b'"', b"%", b"%u", b"<", b"\\u12", b"{"])
     return bytes(data)
 
 
