@@ -205,21 +205,6 @@ def ter_tokenizer(language: str) -> str:
     return "char" if has_spaceless_words(language) else "tercom"
 
 
-# Languages with a decimal point; all others have a decimal comma. Spanish and others differ between countries.
-_DECIMAL_POINT = frozenset(["en", "zh", "ja", "ko", "th", "lo", "my", "km", "he", "hi", "bn", "ta", "te", "mr", "gu",
-                            "kn", "ml", "pa", "ur", "ne", "si", "ms", "tl", "ga", "mt", "cy", "sw"])
-_EITHER_DECIMAL_MARK = frozenset(["es", "ar", "fa", "af", "gsw"])
-
-
-def decimal_mark(language: str) -> str:
-    """Return the decimal mark of a language: "." or ","; "" if it is unknown, or differs between countries."""
-    main, *others = subtags(language)
-    main = main_language(main)
-    if not main or main in _EITHER_DECIMAL_MARK or "ch" in others or "za" in others:
-        return ""
-    return "." if main in _DECIMAL_POINT else ","
-
-
 # Scripts
 
 SPACELESS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"

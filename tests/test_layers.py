@@ -24,8 +24,7 @@ TOP_LEVEL_MODULES = {"errors", "console", "signals", "devices", "languages", "fi
 WITHOUT_TORCH = ["recipe", "tokenizers", "errors", "console", "signals", "languages", "files"]
 ALSO_WITHOUT_TORCH = [("storage", "atomic"), ("storage", "locks"), ("storage", "links"), ("data", "corpus"),
                       ("data", "hub"), ("data", "tmx"), ("data", "xliff"), ("data", "po"), ("data", "parallel_text"),
-                      ("data", "cleaning"), ("data", "number_agreement"),
-                      ("data", "number_words"),
+                      ("data", "cleaning"), ("data", "numbers"),
                       ("data", "pair_quality"), ("data", "language_identification"), ("data", "damaged_text"),
                       ("translation", "text_io"), ("translation", "unfinished_output")]
 # Packages that are slow to import or optional, so they must be imported inside the functions that need them.

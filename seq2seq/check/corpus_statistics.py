@@ -10,7 +10,7 @@ from seq2seq.check.results import CorpusReport, Finding
 from seq2seq.data.cleaning import SHORT_TEXT, pair_digest
 from seq2seq.data.corpus import LinePair, Pair
 from seq2seq.data.damaged_text import is_damaged, is_split_into_subwords
-from seq2seq.data.number_agreement import number_agreement
+from seq2seq.data.numbers import number_agreement
 from seq2seq.data.pair_quality import has_entities, is_tokenized
 from seq2seq.recipe import Languages
 from seq2seq.tokenizers.canonical_text import INVISIBLE_CHARACTER, SPECIAL_SPACE, canonical
@@ -90,7 +90,7 @@ def scan_corpus(pairs: Iterable[LinePair], report: CorpusReport, sides: int, lan
                     min(lengths) > SHORT_TEXT and max(lengths) > ratio * min(lengths))
             if not min(lengths):                                                # already counted as empty
                 continue
-            agreement = number_agreement(canonical_texts[0], canonical_texts[1], *languages.codes)
+            agreement = number_agreement(*canonical_texts)
             for minimum in NUMBER_AGREEMENTS:
                 limits["min_number_agreement"][str(minimum)] += agreement < minimum
             if agreement < 1:
@@ -109,8 +109,7 @@ def add_remaining(pairs: Iterable[Pair], report: CorpusReport, sides: int, langu
             report.remaining.setdefault(kind, Finding()).add(number)
         if seen is not None:
             seen.add(digest)
-        if sides == 2 and "numbers_differ" in report.findings and (
-                number_agreement(source.text, target, *languages.codes) < 1):
+        if sides == 2 and "numbers_differ" in report.findings and number_agreement(source.text, target) < 1:
             report.remaining.setdefault("numbers_differ", Finding()).add(number)
 
 

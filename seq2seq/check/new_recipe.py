@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -38,7 +37,7 @@ from seq2seq.check.warnings import (
 from seq2seq.data.corpus import first_line_warnings
 from seq2seq.data.damaged_text import is_damaged
 from seq2seq.data.leakage import comparable
-from seq2seq.data.number_agreement import number_agreement
+from seq2seq.data.numbers import number_agreement
 from seq2seq.data.pair_augmenter import PLACEHOLDER, TAG
 from seq2seq.data.preparation import TrainingText
 from seq2seq.errors import CorpusError, OptionError, UserError
@@ -166,7 +165,7 @@ def write_recipe(corpora: Sequence[Corpus], languages: tuple[str, str], output: 
     own = _given_sets(recipe, valid, test)
     split = [name for name, given in (("valid", valid), ("test", test)) if not given]
     sentences = [{comparable(pair[side]) for pairs in own.values() for pair in pairs} for side in (0, 1)]
-    held_out, overlapping = _choose(text, sentences, split, seed, partial(_is_suitable, languages))
+    held_out, overlapping = _choose(text, sentences, split, seed, _is_suitable)
     if split and not getattr(held_out, split[0]):
         raise CorpusError(
             f"{text.label} has too few pairs for a validation and a test set ({scanned.lines:,}). They need at least "
@@ -367,11 +366,11 @@ def _choose(text: GivenText, sentences: Sequence[set[str]], split: Sequence[str]
     return chosen, frozenset(overlapping)
 
 
-def _is_suitable(languages: tuple[str, str], source: str, target: str) -> bool:
+def _is_suitable(source: str, target: str) -> bool:
     """Return True if a pair may be in a validation or test set: neither side is empty or damaged, the sides are not
     equal, and their numbers agree."""
     return not any(is_blank(text) or is_damaged(text) for text in (source, target)) and source != target and (
-        number_agreement(source, target, *languages) == 1)
+        number_agreement(source, target) == 1)
 
 
 def _write_texts(text: GivenText, directory: Path, languages: tuple[str, str], held_out: HeldOut,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from seq2seq.data.corpus import Counts, Pair
 from seq2seq.data.damaged_text import is_damaged
 from seq2seq.data.language_identification import LanguageDetector, SideLanguages
-from seq2seq.data.number_agreement import number_agreement
+from seq2seq.data.numbers import number_agreement
 from seq2seq.data.pair_quality import LengthModel
 from seq2seq.tokenizers.canonical_text import canonical, is_blank
 from seq2seq.tokenizers.source import Source
@@ -41,17 +41,16 @@ def clean(pairs: Iterable[Pair], cleaning: Cleaning, counts: Counts, sides: int 
     Args:
         sides: number of texts of a pair; 1 for monolingual text, whose source is empty. For monolingual text, the
             filters that compare the two sides are skipped.
-        languages: language codes of both sides, for the filters `language: lingua` and `min_number_agreement`.
+        languages: language codes of both sides, for the filter `language: lingua`.
         normalize: functions for source and target. Only the filter of damaged text examines the text before.
         seen: hashes of the pairs of earlier corpora, to which those of this corpus are added; None: there are none.
     Raises:
         UserError: lingua is not installed, or does not know one of the languages.
     """
     seen = set() if seen is None else seen
-    codes = languages.codes if languages else ("", "")
     statistics, read = _compute_statistics(_normalized(pairs, cleaning, normalize), cleaning, sides, languages)
     for number, source, target, damaged in read:
-        reason = (_drop_reason((source.text, target)[-sides:], cleaning, codes, damaged)
+        reason = (_drop_reason((source.text, target)[-sides:], cleaning, damaged)
                   or statistics.drop_reason(source.text, target))
         if reason is None and cleaning.remove_duplicates:
             digest = pair_digest(languages, source, target)
@@ -108,9 +107,8 @@ def _compute_statistics(pairs: Iterator[_Read], cleaning: Cleaning, sides: int, 
     if sides == 1 or (cleaning.max_length_deviation is None and cleaning.language != "sides"):
         return _Statistics(languages=detector), pairs
     first = list(islice(pairs, STATISTICS_PAIRS))
-    codes = languages.codes if languages else ("", "")
     kept = [(source.text, target) for _, source, target, damaged in first
-            if _drop_reason((source.text, target), cleaning, codes, damaged) is None]
+            if _drop_reason((source.text, target), cleaning, damaged) is None]
     lengths = None
     if cleaning.max_length_deviation is not None:
         lengths = LengthModel.learn((len(source), len(target)) for source, target in kept)
@@ -119,9 +117,8 @@ def _compute_statistics(pairs: Iterator[_Read], cleaning: Cleaning, sides: int, 
     return statistics, chain(first, pairs)
 
 
-def _drop_reason(texts: Sequence[str], cleaning: Cleaning, languages: tuple[str, str], damaged: bool) -> str | None:
-    """Apply the filters that need no statistics to a pair. Return the reason to drop the pair; None to keep it.
-    languages: language codes of both sides; "" if unknown."""
+def _drop_reason(texts: Sequence[str], cleaning: Cleaning, damaged: bool) -> str | None:
+    """Apply the filters that need no statistics to a pair. Return the reason to drop the pair; None to keep it."""
     if any(map(is_blank, texts)):
         return "empty"
     lengths = list(map(len, texts))
@@ -135,6 +132,6 @@ def _drop_reason(texts: Sequence[str], cleaning: Cleaning, languages: tuple[str,
     if damaged:
         return "damaged"
     minimum = cleaning.min_number_agreement
-    if minimum is not None and len(texts) > 1 and number_agreement(texts[0], texts[1], *languages) < minimum:
+    if minimum is not None and len(texts) > 1 and number_agreement(texts[0], texts[1]) < minimum:
         return "numbers"
     return None

@@ -335,10 +335,10 @@ class Cleaning(Section):
     min_number_agreement: Annotated[float, Field(gt=0, le=1)] | None = None
     """Minimum share of the numbers in digits that have a counterpart on the other side. Pairs with a smaller share are
     dropped. The share is 1 - max(source_unmatched, target_unmatched) / max(source_numbers, target_numbers): `numbers`
-    counts the numbers in digits of a side, `unmatched` counts those without a counterpart in digits of any script, with
-    the same value and unit. This filter is the cheapest test for misaligned pairs in web text; 0.7 is a good value. Not
-    set: no pairs are dropped. The filter is off by default, because it also drops good pairs in which one side has
-    digits and the other side has number words or Chinese numerals."""
+    counts the numbers in digits of a side, `unmatched` counts those without a counterpart of the same value in digits
+    of any script. This filter is the cheapest test for misaligned pairs in web text; 0.7 is a good value. Not set: no
+    pairs are dropped. The filter is off by default, because it also drops good pairs in which one side has digits and
+    the other side has number words or Chinese numerals."""
     max_length_deviation: PositiveFloat | None = None
     """Maximum deviation of the target's length from the length expected for its source, in standard deviations (Gale
     and Church 1993). Pairs with a larger deviation are dropped. The expected length is learned from the first 10,000

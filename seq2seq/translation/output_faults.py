@@ -15,23 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from seq2seq.data.line_splitting import sentences
-from seq2seq.data.number_agreement import (
-    HAS_NUMBER,
-    Number,
-    changed_signs,
-    numbers,
-    unmatched_parts,
-    unmatched_wholes,
-)
-from seq2seq.data.number_words import (
-    dated_months,
-    has_months,
-    has_number_words,
-    identifiers,
-    spelled_months,
-    spelled_numbers,
-    unit,
-)
+from seq2seq.data.numbers import Number, numbers, unmatched
 from seq2seq.languages import SPACELESS, main_language
 
 FAULTS = ("empty", "loop", "too_short", "too_long", "copied", "lost_url", "lost_number")
@@ -64,10 +48,9 @@ missing, and the translation is shorter than expected by MIN_DEVIATIONS_OF_SENTE
 NGRAM_WORDS, NGRAM_CHARACTERS = 4, 8
 """Length of n-grams: in words, or in characters for text without spaces between words. It rarely happens by chance that
 such an n-gram occurs in a source and in its translation, or twice in a line, so this indicates a copy or a loop."""
-MAX_SPELLED_NUMBER, MAX_SPELLED_CLOCK = 24, 60
-"""MAX_SPELLED_NUMBER: numbers up to this limit may be missing in a translation, because the translation may express
-them in other words ("in 24 Stunden", "within a day"). MAX_SPELLED_CLOCK: the same limit for minutes and for the numbers
-in a time such as 17:45 ("a quarter to 6")."""
+MAX_SPELLED_NUMBER = 24
+"""Numbers up to this limit, and numbers with one significant digit, may be missing in a translation, because it may
+express them in words ("in 24 Stunden", "within a day", "five hundred")."""
 MAX_PERIOD = 32
 """Maximum length of the repeated sequence in a loop, in words."""
 # Sequences of up to 8 characters that occur 10 times, or 5 times, in a row.
@@ -101,7 +84,7 @@ def faults(source: str, translation: str, source_language: str = "", target_lang
         "too_long": deviations > MAX_DEVIATIONS,
         "copied": not same_language and _copied(source, translation),
         "lost_url": bool(lost_urls(source, translation)),
-        "lost_number": any(changed_numbers(source, translation, source_language, target_language)),
+        "lost_number": any(changed_numbers(source, translation)),
     }
     return tuple(name for name, found in checks.items() if found)
 
@@ -112,91 +95,23 @@ def lost_urls(source: str, translation: str) -> list[str]:
     return [url for url in dict.fromkeys(urls) if url not in translation]
 
 
-def changed_numbers(source: str, translation: str, source_language: str = "", target_language: str = "",
-                    ) -> tuple[list[str], list[str]]:
+def changed_numbers(source: str, translation: str) -> tuple[list[str], list[str]]:
     """Return the numbers of the source that are missing in the translation, and the numbers of the translation that are
     not in the source; each written as in its text.
 
-    Numbers are compared by value and unit (`data/number_agreement.py`). The other side may spell a number in words. If
-    its number words are not known, small and round numbers may be missing. Numbers up to `MAX_SPELLED_NUMBER` may
-    always be missing, but not if there is another number instead.
+    See `data/numbers.py` for the comparison. Numbers that the other side may spell (`MAX_SPELLED_NUMBER`) may be
+    missing, but not if there is another number instead.
     """
-    if not HAS_NUMBER.search(source) and not HAS_NUMBER.search(translation):
-        return _changed_names(source, translation, source_language, target_language)
-    source, translation = URL.sub(" ", source), URL.sub(" ", translation)
-    lost, invented = unmatched_wholes(numbers(source, source_language), numbers(translation, target_language))
-    if not lost and not invented:
-        return _changed_names(source, translation, source_language, target_language)
-    # Two times: the words elsewhere in the line do not spell the parts of one of them.
-    times = [[number.text for number in side if number.keys and number.keys[0][0] == "t"] for side in (lost, invented)]
-    if all(times):
-        return times[0], times[1]
-    in_translation, in_source = _Spelled(translation, target_language), _Spelled(source, source_language)
-    for _ in range(2):
-        lost, invented = unmatched_parts(in_translation.remove_from(lost), in_source.remove_from(invented))
-    # A time may be written with other numbers: a quarter to 6.
-    if not (any(map(_is_time, lost)) and any(map(_is_time, invented))):
-        lost, invented = ([number for number in side if not _is_time(number) or number.value > MAX_SPELLED_CLOCK]
-                          for side in (lost, invented))
+    lost, invented = unmatched(numbers(URL.sub(" ", source)), numbers(URL.sub(" ", translation)))
     if not (lost and invented):
-        replaced = any(count and value not in ("0", "1", "2", "0.5")
-                       for value, count in in_translation.numbers.items())
-        lost = [number for number in lost
-                if replaced and not _is_time(number) or not _may_be_missing(number, target_language)]
-        invented = [number for number in invented if not _may_be_missing(number, source_language)]
-    if not lost and not invented:
-        return _changed_names(source, translation, source_language, target_language)
+        lost, invented = ([number for number in side if not _may_be_spelled(number)] for side in (lost, invented))
     return [*dict.fromkeys(number.text for number in lost)], [*dict.fromkeys(number.text for number in invented)]
 
 
-def _changed_names(source: str, translation: str, source_language: str, target_language: str
-                   ) -> tuple[list[str], list[str]]:
-    """Return what differs beside equal digits: months, letters of names such as A380, Roman numbers, minus signs.
-
-    Months and letters differ if both texts have some, but not one of them is the same.
-    """
-    ours, theirs = (dated_months(text, language) if language else {}
-                    for text, language in ((source, source_language), (translation, target_language)))
-    if ours and theirs and not set(ours.values()) & set(theirs.values()):
-        return list(ours), list(theirs)
-    names, other_names = identifiers(source), identifiers(translation)
-    for digits in names.keys() & other_names.keys():
-        if names[digits].isdisjoint(other_names[digits]):
-            return ([letters + digits for letters in sorted(names[digits])],
-                    [letters + digits for letters in sorted(other_names[digits])])
-    return changed_signs(source, translation)
-
-
-class _Spelled:
-    """Number words and months of a text. Each may be the counterpart of one number in digits."""
-
-    def __init__(self, text: str, language: str) -> None:
-        self.numbers, self.months = spelled_numbers(text, language), spelled_months(text, language)
-
-    def remove_from(self, found: list[Number]) -> list[Number]:
-        """Return the numbers that this text does not spell."""
-        return [number for number in found if not self._has(number)]
-
-    def _has(self, number: Number) -> bool:
-        for counts in (self.numbers, self.months) if number.kind in ("date", "day") else (self.numbers,):
-            for key in number.keys:
-                if counts[key]:
-                    counts[key] -= 1
-                    return True
-        return False
-
-
-def _is_time(number: Number) -> bool:
-    return number.kind in ("clock", "day")
-
-
-def _may_be_missing(number: Number, language: str) -> bool:
-    """Return True if a text in this language may express a number without a counterpart that is recognised."""
-    if number.kind == "part" or number.kind == "date" and has_months(language):
-        return False
-    is_clock = _is_time(number) or not number.units.isdisjoint(unit("min"))
-    return number.value <= (MAX_SPELLED_CLOCK if is_clock else MAX_SPELLED_NUMBER) or (
-        number.significant_digits <= 2 and not has_number_words(language))
+def _may_be_spelled(number: Number) -> bool:
+    parts = number.parts if "." in number.value else [number]                   # one and a half, half past ten
+    return all(len(part.value) < 3 and int(part.value) <= MAX_SPELLED_NUMBER or len(part.significant_digits) < 2
+               for part in parts)
 
 
 def _has_visible_text(text: str) -> bool:

@@ -122,7 +122,7 @@ def retry_faulty(parts: Sequence[Part], translations: Sequence[list[PartTranslat
             by_changes[_changed_keys(setup.decoding, best.faults)].append(index)
     for changes, indices in by_changes.items():
         again = SearchSetup(_retry_section(setup.decoding, dict(changes)), setup.tokenizer, languages.target)
-        with_lost = partial(_with_lost_phrases, again, languages)
+        with_lost = partial(_with_lost_phrases, again)
         checked = retry(parts, checked, indices, [with_lost, lambda part, best: part],
                         partial(_search_with, search, again), choose)
     return checked
@@ -198,14 +198,14 @@ def _retry_section(decoding: DecodingSection, changes: dict[str, Any]) -> Decodi
                                            **changes})
 
 
-def _with_lost_phrases(setup: SearchSetup, languages: Languages, part: Part, best: PartTranslation) -> Part:
+def _with_lost_phrases(setup: SearchSetup, part: Part, best: PartTranslation) -> Part:
     """Return a copy of the part that also requires the addresses and integers that its translation lost.
 
     The added phrases may match within a word: 1980 matches in "1980s". Numbers with separators are not added, because
     languages write them differently. If more than `MAX_REQUIRED` phrases were lost, none is added.
     """
     source = part.source.text
-    lost, _ = changed_numbers(source, best.text, languages.source or "", languages.target)
+    lost, _ = changed_numbers(source, best.text)
     lost = [*lost_urls(source, best.text), *filter(str.isdecimal, lost)]
     if len(lost) > MAX_REQUIRED:
         return part
