@@ -92,7 +92,6 @@ TRAININGS: dict[str, list[str]] = {
                              "{source: train.de, target: train.en, languages: {source: de, target: en}}]"],
     "bpe": ["tokenizer.type=bpe", "data.train=[{source: train.en, target: train.de, weight: 1.5, tag: <x>}]"],
     "words": ["tokenizer.type=words", "tokenizer.vocab_size=auto"],
-    "teachers": ["training.teachers={count: 2, max_steps: 15, model: {decoder_layers: 3}}"],
     "fine-tuning": ["training.start_from=WORK/fixed", "model.d_model=64", "model.feed_forward=128"],
     "back-translation": [BACK],
 }

@@ -133,14 +133,12 @@ def add_warnings_about_steps(recipe: Recipe, warnings: list[str]) -> None:
     """Append a warning for each key of the recipe that has no effect, or not the intended effect, because the training
     has too few steps or corpora."""
     section, data = recipe.training, recipe.data
-    teachers = section.teachers.max_steps if section.teachers.count else None
-    for key, steps in (("training.max_steps", section.max_steps), ("training.teachers.max_steps", teachers)):
-        if steps is not None and section.warmup_steps >= steps:
-            rate = steps / section.warmup_steps
-            warnings.append(f"training.warmup_steps: {section.warmup_steps:,} steps of warm-up, but {key} is "
-                            f"{steps:,}. The learning rate rises to {rate:.0%} of training.learning_rate until the "
-                            "last step, and the schedule has no effect. Lower warmup_steps, for example to "
-                            f"{max(1, steps // 10):,}, or raise max_steps.")
+    if section.warmup_steps >= section.max_steps:
+        rate = section.max_steps / section.warmup_steps
+        warnings.append(f"training.warmup_steps: {section.warmup_steps:,} steps of warm-up, but training.max_steps is "
+                        f"{section.max_steps:,}. The learning rate rises to {rate:.0%} of training.learning_rate until "
+                        "the last step, and the schedule has no effect. Lower warmup_steps, for example to "
+                        f"{max(1, section.max_steps // 10):,}, or raise max_steps.")
     validations = -(-section.max_steps // section.validate_every)
     times = f"{validations:,} validation{'s' * (validations > 1)}"
     if "validate_every" in section.model_fields_set and section.validate_every > section.max_steps:

@@ -60,8 +60,8 @@ memory for the plan of an epoch, which takes 8 bytes per pair."""
 class TrainingText:
     """Text that a training reads.
 
-    corpora: training corpora: those of the recipe, in which the file of a translation is the missing side of a
-        monolingual corpus, then the text that teachers have translated.
+    corpora: training corpora of the recipe, in which the file of a translation is the missing side of a monolingual
+        corpus.
     """
 
     recipe: Recipe

@@ -101,7 +101,6 @@ SEVERAL_DIRECTIONS = Feature("several directions", "data.train",
 TAGS = Feature("tags or several target languages", "data.train", lambda recipe: any(
     corpus.tag for corpus in recipe.data.train) or len(targets_of(directions_of(recipe.data, recipe.languages))) > 1)
 AUGMENTATION, TERMS = _on("data.augmentation"), _on("data.augmentation.terms")
-TEACHERS = Feature("training.teachers", "training.teachers", attrgetter("training.teachers.count"))
 LABEL_SMOOTHING = _on("training.label_smoothing")
 GUIDED_ALIGNMENT = _on("training.guided_alignment")
 CONSISTENCY, CUTOFF = _on("training.consistency"), _on("training.consistency_cutoff")
@@ -172,8 +171,6 @@ COMBINATIONS = (
     Combination(BIDIRECTIONAL, GUIDED_ALIGNMENT, "the alignments have only one direction"),
     Combination(BIDIRECTIONAL, TAGS, "exchanged pairs would have the tag in the target"),
     Combination(BIDIRECTIONAL, TWO_VOCABULARIES, "both languages occur on both sides"),
-    Combination(TEACHERS, POINTER, "only a model that translates has teachers"),
-    Combination(TEACHERS, LANGUAGE_MODEL, "only a model that translates has teachers"),
     Combination(_on("training.start_from"), _on("tokenizer.taken_from"),
                 "fine-tuning uses the tokenizer of the model in start_from"),
 
@@ -182,7 +179,6 @@ COMBINATIONS = (
     Combination(POINTER, CONTEXT, "it counts positions in a single sentence"),
     Combination(LANGUAGE_MODEL, CONTEXT, "its text has no sources"),
     Combination(WORDS, CONTEXT, "the separator of sentences must be a piece of the vocabulary"),
-    Combination(TEACHERS, CONTEXT, "they translate single sentences"),
     Combination(COPY, CONTEXT, "pieces of the context would be copied, too"),
     Combination(_on("decoding.coverage_penalty"), CONTEXT, "the context need not be covered"),
     Combination(GUIDED_ALIGNMENT, CONTEXT, "its word alignments do not include the context"),

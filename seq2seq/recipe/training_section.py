@@ -1,6 +1,6 @@
 """The `training` section of a recipe."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -16,21 +16,6 @@ class Average(Section):
     """Number of checkpoints to average. They stay on disk, even if `keep_checkpoints` is smaller than this number."""
 
 
-class Teachers(Section):
-    """Distillation: models that are trained first, and that translate the training text."""
-
-    count: Annotated[int, Field(ge=0, le=32)]
-    """Number of teachers. Their seeds are `seed` + 1, `seed` + 2 and so on. They share one vocabulary, and their runs
-    are in `teachers` in the run directory. 0 turns distillation off."""
-    ensemble: bool = True
-    """True: the ensemble of the teachers translates the text. False: each teacher translates it, so that the student
-    learns from several translations of each source (Nguyen et al. 2020, arXiv:1911.01986)."""
-    max_steps: PositiveInt | None = None
-    """Number of steps of each teacher. Not set: as many as the student has."""
-    model: dict[str, Any] = {}
-    """Keys of the section `model`, except `base`, in which teachers differ from the student: `{decoder_layers: 6}`."""
-
-
 class TrainingSection(Section):
     """Optimizer, batches, validation and checkpoints."""
 
@@ -38,10 +23,6 @@ class TrainingSection(Section):
     """Model to fine-tune: a run or a bundle, relative to the recipe file; imported models are bundles. Training starts
     from the weights of that model and uses its tokenizer. Keys of `model` that this recipe does not set are taken from
     the recipe of that model."""
-    teachers: Teachers = Teachers(count=0)
-    """Distillation (Kim and Rush 2016, arXiv:1606.07947; by an ensemble, Freitag et al. 2017, arXiv:1702.01802): models
-    that are trained first, and that translate the sources of the training text. The model of this recipe, the student,
-    is trained on these translations and on the original text."""
     batch_tokens: Annotated[int, Field(gt=0, le=100_000_000)] = 4096
     """Maximum number of target tokens per optimizer step, in all processes of a distributed training together."""
     accumulation: Annotated[int, Field(gt=0, le=1_000_000)] = 1

@@ -1,4 +1,4 @@
-"""A run from its start to its end: lock, teachers, start or resumption, rollback after divergence, and test."""
+"""A run from its start to its end: lock, start or resumption, rollback after divergence, and test."""
 
 from __future__ import annotations
 
@@ -58,7 +58,6 @@ from seq2seq.training.loop import TrainingLoop, plan_training
 from seq2seq.training.rollback import Diverged, can_roll_back, remedy_of, roll_back
 from seq2seq.training.step import TrainingStep
 from seq2seq.training.synthetic_text import SYNTHETIC, training_text
-from seq2seq.training.teachers import teachers_of
 from seq2seq.training.train_state import TrainState
 from seq2seq.training.validation import Validation, require_held_out
 from seq2seq.translation.translator import Translator
@@ -86,22 +85,12 @@ def train(recipe: Recipe, run: str | Path, restart: bool | None = False) -> Scor
         return _train(recipe, Path(run), group, restart)
 
 
-def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool | None, synthetic: Path | None = None
-           ) -> ScoresByTest:
-    """Train the model of a run. If the run has not begun, train its teachers first. See `train`.
-
-    synthetic: directory of the synthetic text, which teachers share with their student; None: in the run directory.
-    """
-    synthetic = synthetic or run / SYNTHETIC
+def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool | None) -> ScoresByTest:
+    """Train the model of a run. See `train`."""
     with open_run(recipe, run, group, bool(restart), require_held_out(recipe)):
         _set_up(recipe)                                                     # also for the translation of text
-        begun, = group.maximum((int(bool(list_checkpoints(run))),))
-        for number, (teacher, directory) in enumerate([] if begun else teachers_of(recipe, run), 1):
-            console.print_message(f"teacher {number} of {recipe.training.teachers.count}, with seed {teacher.seed}: "
-                                  f"{directory}")
-            _train(teacher, directory, group, restart=None, synthetic=synthetic)
-        text = training_text(recipe, run, group, synthetic)
-        if group.is_main and not begun and restart is not None:             # None: of teachers and `adapt`
+        text = training_text(recipe, run, group)
+        if group.is_main and restart is not None and not list_checkpoints(run):     # None: of `adapt`
             warn_about_overlap(recipe, text.corpora)
         while True:
             training = start_training(recipe, run, group, text)
@@ -152,7 +141,7 @@ def open_run(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool, held
             for warning in first_line_warnings(recipe) if not list_checkpoints(run) else ():
                 console.warn(f"{warning.fault} {warning.remedy}")
             check_and_store_recipe(recipe, run)
-        with stopping_by_ctrl_c():                  # outside the training loop, for example while teachers translate
+        with stopping_by_ctrl_c():                  # outside the training loop, for example while text is translated
             yield
 
 

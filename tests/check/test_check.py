@@ -488,7 +488,6 @@ def test_a_name_of_a_language_and_a_country_are_refused_at_the_key_that_gives_th
 
 @pytest.mark.parametrize(("settings", "key"), [
     (["training.warmup_steps=131"], "training.warmup_steps"), (["training.warmup_steps=130"], "training.warmup_steps"),
-    (["training.teachers={count: 1, max_steps: 5}"], "training.warmup_steps"),
     (["training.validate_every=131"], "training.validate_every"),
     (["training.validate_every=65", "training.early_stopping=2"], "training.early_stopping"),
     (["training.validate_every=65", "training.average={kind: best, count: 3}"], "training.average.count"),

@@ -80,7 +80,6 @@ recipe("validation intervals longer than the training", "training.validate_every
        "training.average={kind: last, count: 2}")
 recipe("exchanged sides in all epochs", "training.bidirectional_epochs=1000")
 recipe("temperature of one corpus", "data.temperature=2")
-recipe("teachers", "training.teachers.count=2")
 
 
 @MESSAGES

@@ -45,7 +45,7 @@ FEATURES = {
     "unigram": {"tokenizer.type": "unigram"}, "bpe": {"tokenizer.type": "bpe"}, "words": {"tokenizer.type": "words"},
     "two vocabularies": {"tokenizer.joint": False}, "subword sampling": {"tokenizer.subword_sampling": 0.1},
     "another tokenizer": {"tokenizer.taken_from": "run"}, "fine-tuning": {"training.start_from": "run"},
-    "teachers": {"training.teachers": {"count": 1}}, "accumulation": {"training.accumulation": 2},
+    "accumulation": {"training.accumulation": 2},
     "muon": {"training.optimizer": "muon"}, "label smoothing": {"training.label_smoothing": 0.1},
     "guided alignment": {"training.guided_alignment": 0.05}, "consistency": {"training.consistency": 5.0},
     "no consistency": {"training.consistency": 0.0}, "cutoff": {"training.consistency_cutoff": 0.05},
