@@ -77,7 +77,6 @@ TRAININGS: dict[str, list[str]] = {
     "accumulation": ["training.accumulation=3"],
     "consistency": ["training.consistency=5"],
     "cutoff": ["training.consistency=3", "training.consistency_cutoff=0.05"],
-    "word dropout, switch out": ["training.word_dropout=0.1", "training.switch_out=1"],
     "guided alignment": ["training.guided_alignment=0.05"],
     "both directions": ["training.bidirectional_epochs=1"],
     "subword sampling": ["tokenizer.subword_sampling=0.1"],

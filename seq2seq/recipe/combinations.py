@@ -105,7 +105,6 @@ LABEL_SMOOTHING = _on("training.label_smoothing")
 GUIDED_ALIGNMENT = _on("training.guided_alignment")
 CONSISTENCY, CUTOFF = _on("training.consistency"), _on("training.consistency_cutoff")
 BIDIRECTIONAL = _on("training.bidirectional_epochs")
-WORD_DROPOUT, SWITCH_OUT = _on("training.word_dropout"), _on("training.switch_out")
 SAMPLING, REQUIRE = _on("decoding.sampling"), _on("decoding.require")
 DIVERSE_GROUPS = _changed("decoding.diverse_groups")
 
@@ -154,8 +153,6 @@ COMBINATIONS = (
     Combination(CONSISTENCY, _is("model.dropout", 0), "it compares predictions with different dropout masks"),
     Combination(CONSISTENCY, HARD, "it compares predictions that differ only by dropout"),
     Combination(CUTOFF, _is("training.consistency", 0), "it changes the second pass of consistency training"),
-    Combination(WORD_DROPOUT, POINTER, "the targets of a pointer are positions"),
-    Combination(SWITCH_OUT, POINTER, "the targets of a pointer are positions"),
     Combination(GUIDED_ALIGNMENT, RNN, "it trains a head of a Transformer decoder"),
     Combination(GUIDED_ALIGNMENT, POINTER, "it trains a head of a Transformer decoder"),
     Combination(GUIDED_ALIGNMENT, LANGUAGE_MODEL, "it aligns source and target"),
@@ -183,8 +180,6 @@ COMBINATIONS = (
     Combination(_on("decoding.coverage_penalty"), CONTEXT, "the context need not be covered"),
     Combination(GUIDED_ALIGNMENT, CONTEXT, "its word alignments do not include the context"),
     Combination(BIDIRECTIONAL, CONTEXT, "exchanged pairs would have the context in the target"),
-    Combination(WORD_DROPOUT, CONTEXT, "it would replace separators of sentences"),
-    Combination(SWITCH_OUT, CONTEXT, "it would replace separators of sentences"),
     Combination(CUTOFF, CONTEXT, "it would cut separators of sentences"),
 )
 """All other combinations."""

@@ -67,13 +67,6 @@ class TrainingSection(Section):
     """Number of epochs at the beginning of training that also use each pair with source and target exchanged (BiT, Ding
     et al. 2021, arXiv:2109.07780). A third of all epochs is a good value. These epochs have twice as many steps.
     The method needs `tokenizer.joint: true`."""
-    word_dropout: Share = 0.0
-    """Probability that a token of the source, or of the decoder's input, becomes `<unk>` (Sennrich et al. 2016,
-    arXiv:1606.02891); 0.1 is common for a small corpus. Labels and language tokens stay."""
-    switch_out: NonNegativeFloat = 0.0
-    """Temperature of SwitchOut (Wang et al. 2018, arXiv:1808.07512): in each source and each decoder's input, n tokens
-    are replaced by random tokens. The number n is drawn with a probability in proportion to exp(-n / temperature). With
-    temperature 1, the mean of n is 0.6. 0 turns SwitchOut off."""
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
     """Number format of training, and on a GPU of the translations in validation and test, which are in fp32 on a CPU.
     `auto` is bf16 on GPUs and CPUs with hardware support for it, else fp16 on GPUs of compute capability 7.0 or above

@@ -21,13 +21,13 @@ from seq2seq.data.corpus import first_line_warnings
 from seq2seq.data.leakage import warn_about_overlap
 from seq2seq.data.preparation import Prepared, TrainingText, prepare, reuse_tokenizers, train_or_load_tokenizers
 from seq2seq.data.resampled_epochs import ResampledEpochs
-from seq2seq.data.token_noise import TokenNoise
 from seq2seq.devices import allow_tf32, choose_device, choose_dtype, configure_process, num_threads
 from seq2seq.errors import CheckpointError, UserError
 from seq2seq.evaluation.scores import ScoresByTest, check_expected, evaluate_tests, to_dict
 from seq2seq.inference.engines import native_obstacle
 from seq2seq.inference.load_model import weights_to_start_from
 from seq2seq.model import build_model, trains_packed
+from seq2seq.model.consistency import TokenCutoff
 from seq2seq.recipe import Corpus, Recipe, decoding_with, parse_recipe
 from seq2seq.signals import stopping_by_ctrl_c
 from seq2seq.storage.checkpoints import (
@@ -231,7 +231,7 @@ def start_training(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCE
                               "GPU. Heads of 16, 32, 64 or 128 features train faster: unpadded, and with CUDA graphs.")
     guided = GuidedAlignment.for_training(prepared, tokenizers, section.guided_alignment, group.main_rank_first)
     step = TrainingStep(model, section, dtype, seed=recipe.seed, max_length=max_length, shape=shape, guided=guided,
-                        noise=TokenNoise.for_training(recipe, tokenizers), group=group)
+                        cutoff=TokenCutoff(*sizes, tuple(tokenizers.source.languages.values())), group=group)
     state, checkpoint = TrainState(), newest_checkpoint(run)
     model_checksums = group.from_main_rank(partial(_checksums_of_models, recipe))
     if checkpoint is not None:

@@ -37,8 +37,6 @@ ADDED = [
     "model: {type: pointer, copy: true}\ntokenizer: {type: words}\ntraining: {label_smoothing: 0}",
     *(f"training: {{consistency: 5, label_smoothing: 0}}\nmodel: {{{model}}}"
       for model in ("dropout: 0", "copy: true", "selection: hard", "type: pointer")),
-    *(f"training: {{{key}: 0.1, label_smoothing: 0}}\nmodel: {{type: pointer}}"
-      for key in ("word_dropout", "switch_out")),
     "training: {bidirectional_epochs: 1, label_smoothing: 0}\nmodel: {type: pointer}",
     "training: {bidirectional_epochs: 1, guided_alignment: 0.1}",
     "training: {bidirectional_epochs: 1}\ntokenizer: {joint: false}\nmodel: {tied_embeddings: none}",

@@ -166,12 +166,11 @@ def test_a_training_that_is_stopped_and_dies_goes_on_to_the_same_weights_and_log
 
 @pytest.mark.parametrize(("step", "settings"), [
     (2, ("training.bidirectional_epochs=1", "training.batch_tokens=500", "tokenizer.subword_sampling=0.1",
-         "training.accumulation=2", "training.consistency=5", "training.word_dropout=0.1", "training.switch_out=1",
-         "training.max_steps=4")),
+         "training.accumulation=2", "training.consistency=5", "training.max_steps=4")),
     *(pytest.param(step, settings, marks=pytest.mark.slow) for step, settings in (
         (1, ("tokenizer.subword_sampling=0.2",)), (7, ("tokenizer.subword_sampling=0.2",)),
         (7, ("training.accumulation=3",)), (5, ("training.accumulation=3",)), (1, ("training.accumulation=3",)),
-        (7, ("training.consistency=5", "training.word_dropout=0.1", "training.switch_out=1")),
+        (7, ("training.consistency=3", "training.consistency_cutoff=0.05")),
         (3, ("training.bidirectional_epochs=1", "training.batch_tokens=500", "tokenizer.subword_sampling=0.1"))))])
 def test_a_stopped_training_of_any_kind_goes_on_to_the_same_weights_and_log(recipe, tmp_path, monkeypatch, step,
                                                                             settings):
