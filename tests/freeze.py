@@ -78,7 +78,6 @@ TRAININGS: dict[str, list[str]] = {
     "consistency": ["training.consistency=5"],
     "cutoff": ["training.consistency=3", "training.consistency_cutoff=0.05"],
     "guided alignment": ["training.guided_alignment=0.05"],
-    "both directions": ["training.bidirectional_epochs=1"],
     "subword sampling": ["tokenizer.subword_sampling=0.1"],
     "muon": ["training.optimizer=muon"],
     "adamw, cosine": ["training.optimizer=adamw", "training.weight_decay=0.01", "training.schedule=cosine"],

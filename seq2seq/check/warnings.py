@@ -190,10 +190,6 @@ def add_epoch_warnings(section: TrainingSection, training: Mapping[str, Any], wa
         warnings.append(f"training.consistency: {section.max_steps:,} steps are {training['epochs']:,.1f} epochs of "
                         "this text. Consistency training lowered BLEU in trainings of 5 and 9 epochs, did not pay in "
                         "14, and raised it in 30 or more (recipes/multi30k). Raise max_steps, or leave this key out.")
-    if 0 < training.get("epochs", 0) <= section.bidirectional_epochs:
-        warnings.append(f"training.bidirectional_epochs: {section.bidirectional_epochs:,}, but {section.max_steps:,} "
-                        f"steps are {training['epochs']:,.1f} epochs: all of the training exchanges source and target. "
-                        "A third of the epochs is a good value.")
     if section.early_stopping or training.get("epochs", 0) <= EPOCHS_WARNING_THRESHOLD:
         return
     warnings.append(f"training.max_steps: {section.max_steps:,} steps are {training['epochs']:,.0f} epochs of this "

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from seq2seq.recipe.base_section import CombinationError, raise_all
-from seq2seq.recipe.directions import directions_of, targets_of
+from seq2seq.recipe.directions import directions_of
 
 _INTRODUCTION = """# Settings that do not work together
 
@@ -98,13 +98,10 @@ WORDS = _is("tokenizer.type", "words")
 CONTEXT = _on("data.context")
 SEVERAL_DIRECTIONS = Feature("several directions", "data.train",
                              lambda recipe: len(directions_of(recipe.data, recipe.languages)) > 1)
-TAGS = Feature("tags or several target languages", "data.train", lambda recipe: any(
-    corpus.tag for corpus in recipe.data.train) or len(targets_of(directions_of(recipe.data, recipe.languages))) > 1)
 AUGMENTATION, TERMS = _on("data.augmentation"), _on("data.augmentation.terms")
 LABEL_SMOOTHING = _on("training.label_smoothing")
 GUIDED_ALIGNMENT = _on("training.guided_alignment")
 CONSISTENCY, CUTOFF = _on("training.consistency"), _on("training.consistency_cutoff")
-BIDIRECTIONAL = _on("training.bidirectional_epochs")
 SAMPLING, REQUIRE = _on("decoding.sampling"), _on("decoding.require")
 DIVERSE_GROUPS = _changed("decoding.diverse_groups")
 
@@ -161,13 +158,6 @@ COMBINATIONS = (
     Combination(GUIDED_ALIGNMENT, RELU, "it needs probabilities, which only softmax produces"),
     Combination(GUIDED_ALIGNMENT, SUBWORD_SAMPLING, "its labels belong to a fixed segmentation"),
     Combination(GUIDED_ALIGNMENT, SEVERAL_DIRECTIONS, "it aligns the words of only one pair of languages"),
-    Combination(BIDIRECTIONAL, POINTER, "words and positions cannot be exchanged"),
-    Combination(BIDIRECTIONAL, LANGUAGE_MODEL, "its text has no sides that could be exchanged"),
-    Combination(BIDIRECTIONAL, _on("data.augmentation.typos"), "exchanged pairs would have typos in the target"),
-    Combination(BIDIRECTIONAL, TERMS, "exchanged pairs would have terms in the target"),
-    Combination(BIDIRECTIONAL, GUIDED_ALIGNMENT, "the alignments have only one direction"),
-    Combination(BIDIRECTIONAL, TAGS, "exchanged pairs would have the tag in the target"),
-    Combination(BIDIRECTIONAL, TWO_VOCABULARIES, "both languages occur on both sides"),
     Combination(_on("training.start_from"), _on("tokenizer.taken_from"),
                 "fine-tuning uses the tokenizer of the model in start_from"),
 
@@ -179,7 +169,6 @@ COMBINATIONS = (
     Combination(COPY, CONTEXT, "pieces of the context would be copied, too"),
     Combination(_on("decoding.coverage_penalty"), CONTEXT, "the context need not be covered"),
     Combination(GUIDED_ALIGNMENT, CONTEXT, "its word alignments do not include the context"),
-    Combination(BIDIRECTIONAL, CONTEXT, "exchanged pairs would have the context in the target"),
     Combination(CUTOFF, CONTEXT, "it would cut separators of sentences"),
 )
 """All other combinations."""

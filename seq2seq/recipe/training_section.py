@@ -63,10 +63,6 @@ class TrainingSection(Section):
     """Probability that, in the second pass of consistency training, the embedding of an input token is zero: SimCut
     (Gao et al. 2022, arXiv:2206.02368), with 0.05 and `consistency: 3`. The loss is then that of the first pass, plus
     the divergence of the second pass from it. 0: R-Drop. Language tokens, `<s>` and `</s>` stay."""
-    bidirectional_epochs: NonNegativeInt = 0
-    """Number of epochs at the beginning of training that also use each pair with source and target exchanged (BiT, Ding
-    et al. 2021, arXiv:2109.07780). A third of all epochs is a good value. These epochs have twice as many steps.
-    The method needs `tokenizer.joint: true`."""
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
     """Number format of training, and on a GPU of the translations in validation and test, which are in fp32 on a CPU.
     `auto` is bf16 on GPUs and CPUs with hardware support for it, else fp16 on GPUs of compute capability 7.0 or above

@@ -18,6 +18,7 @@ from seq2seq import console
 from seq2seq.data.alignment_links import AlignmentSettings
 from seq2seq.data.batching import Shape, derived_seed
 from seq2seq.data.corpus import first_line_warnings
+from seq2seq.data.epoch_plan import plan_epoch
 from seq2seq.data.leakage import warn_about_overlap
 from seq2seq.data.preparation import Prepared, TrainingText, prepare, reuse_tokenizers, train_or_load_tokenizers
 from seq2seq.data.resampled_epochs import ResampledEpochs
@@ -54,7 +55,7 @@ from seq2seq.training import log_lines
 from seq2seq.training.alignment_head import alignment_settings
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup, join_process_group, translate_lines
 from seq2seq.training.guided_alignment import GuidedAlignment
-from seq2seq.training.loop import TrainingLoop, plan_training
+from seq2seq.training.loop import TrainingLoop
 from seq2seq.training.rollback import Diverged, can_roll_back, remedy_of, roll_back
 from seq2seq.training.step import TrainingStep
 from seq2seq.training.synthetic_text import SYNTHETIC, training_text
@@ -222,9 +223,9 @@ def start_training(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCE
     max_length = recipe.data.cleaning.max_pieces + 1
     shape = None
     if trains_packed(recipe.model, device, dtype):
-        corpus, plan = plan_training(recipe, prepared.corpus, epoch=0)
+        plan = plan_epoch(prepared.corpus, section.batch_tokens, section.accumulation, recipe.seed, epoch=0)
         of_rank = (dict(group.micro_batches(step)).values() for step in plan)
-        shape = Shape.for_plan(corpus, of_rank, max_length)
+        shape = Shape.for_plan(prepared.corpus, of_rank, max_length)
     elif trains_packed(recipe.model.model_copy(update={"d_model": 64, "num_heads": 1}), device, dtype):
         size = recipe.model.d_model // recipe.model.num_heads
         console.print_message(f"attention heads of {size} features (model.d_model / model.num_heads) are padded on a "

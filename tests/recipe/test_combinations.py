@@ -49,7 +49,7 @@ FEATURES = {
     "muon": {"training.optimizer": "muon"}, "label smoothing": {"training.label_smoothing": 0.1},
     "guided alignment": {"training.guided_alignment": 0.05}, "consistency": {"training.consistency": 5.0},
     "no consistency": {"training.consistency": 0.0}, "cutoff": {"training.consistency_cutoff": 0.05},
-    "exchanged pairs": {"training.bidirectional_epochs": 1}, "bf16": {"training.precision": "bf16"},
+    "bf16": {"training.precision": "bf16"},
     "moving average": {"training.ema_decay": 0.9}, "coverage": {"decoding.coverage_penalty": 0.1},
     "sampling": {"decoding.sampling": True}, "search": {"decoding.sampling": False},
     "required phrase": {"decoding.require": ["rot"]}, "diverse beams": {"decoding.diverse_groups": 2},
