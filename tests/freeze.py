@@ -77,9 +77,7 @@ TRAININGS: dict[str, list[str]] = {
     "accumulation": ["training.accumulation=3"],
     "consistency": ["training.consistency=5"],
     "cutoff": ["training.consistency=3", "training.consistency_cutoff=0.05"],
-    "word dropout, switch out": ["training.word_dropout=0.1", "training.switch_out=1"],
     "guided alignment": ["training.guided_alignment=0.05"],
-    "both directions": ["training.bidirectional_epochs=1"],
     "subword sampling": ["tokenizer.subword_sampling=0.1"],
     "muon": ["training.optimizer=muon"],
     "adamw, cosine": ["training.optimizer=adamw", "training.weight_decay=0.01", "training.schedule=cosine"],
@@ -92,7 +90,6 @@ TRAININGS: dict[str, list[str]] = {
                              "{source: train.de, target: train.en, languages: {source: de, target: en}}]"],
     "bpe": ["tokenizer.type=bpe", "data.train=[{source: train.en, target: train.de, weight: 1.5, tag: <x>}]"],
     "words": ["tokenizer.type=words", "tokenizer.vocab_size=auto"],
-    "teachers": ["training.teachers={count: 2, max_steps: 15, model: {decoder_layers: 3}}"],
     "fine-tuning": ["training.start_from=WORK/fixed", "model.d_model=64", "model.feed_forward=128"],
     "back-translation": [BACK],
 }

@@ -2,9 +2,9 @@
 
     python tests/killing.py KIND KILLS [SEED]
 
-KIND: training, teachers, back-translation, adaptation or translation. Each kill has its own new directory: the command
-is killed (SIGKILL) once, at a random time or in a random call of a function that writes files or computes, and run
-again to its end. Prints the calls in which it was killed, each difference, and "N of N equal".
+KIND: training, back-translation, adaptation or translation. Each kill has its own new directory: the command is killed
+(SIGKILL) once, at a random time or in a random call of a function that writes files or computes, and run again to its
+end. Prints the calls in which it was killed, each difference, and "N of N equal".
 
 The command runs in a process forked after the imports, so that a kill takes only the time of the toy command.
 """
@@ -108,12 +108,6 @@ def training(folder: Path, recipe: str = TRAINING) -> Kind:
     return ["train", str(folder / "killed.yaml"), "--run-dir", RESULT], outcome
 
 
-def teachers(folder: Path) -> Kind:
-    command, _ = training(folder, SHORT.replace("threads: 1", "threads: 1\n  teachers: {count: 2}"))
-    return command, lambda run: outcome(run) | bytes_of(*(run / "teachers" / str(number) / BEST / MODEL
-                                                          for number in (1, 2)))
-
-
 def back_translation(folder: Path) -> Kind:
     copy_finished_run(folder)
     return training(folder, SHORT.replace("source: en, target: de", "source: de, target: en").replace(
@@ -144,7 +138,7 @@ def translation(folder: Path) -> Kind:
         other.name for other in path.parent.iterdir() if other.name.startswith(path.name) and other != path)}
 
 
-KINDS = {"training": training, "teachers": teachers, "back-translation": back_translation, "adaptation": adaptation,
+KINDS = {"training": training, "back-translation": back_translation, "adaptation": adaptation,
          "translation": translation}
 
 

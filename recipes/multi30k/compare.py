@@ -23,14 +23,12 @@ RUNS = HERE.parents[1] / "runs" / "multi30k_variants"
 
 SIMCUT = ["training.consistency=3", "training.consistency_cutoff=0.05"]
 PIECES = ["tokenizer.vocab_size=12000"]
-# The settings of each stage of a variant. Each stage starts from the model of the stage before. Bi-SimCut (Gao et al.
-# 2022) first trains on pairs in both directions, and then fine-tunes in one direction, with a new schedule.
-VARIANTS: dict[str, list[list[str]]] = {
-    "as it is": [[]],
-    "12,000 pieces": [PIECES],
-    "12,000 pieces, dropout 0.3, 60 % of 11,200 steps": [[*PIECES, "model.dropout=0.3", "training.max_steps=6720"]],
-    "12,000 pieces, SimCut": [[*PIECES, *SIMCUT]],
-    "12,000 pieces, Bi-SimCut": [[*PIECES, *SIMCUT, "training.bidirectional_epochs=1000"], SIMCUT],
+# The settings of each variant.
+VARIANTS: dict[str, list[str]] = {
+    "as it is": [],
+    "12,000 pieces": PIECES,
+    "12,000 pieces, dropout 0.3, 60 % of 11,200 steps": [*PIECES, "model.dropout=0.3", "training.max_steps=6720"],
+    "12,000 pieces, SimCut": [*PIECES, *SIMCUT],
 }
 
 
@@ -42,7 +40,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], metavar="N", help="default: 1 2 3")
     parser.add_argument("--at-once", type=int, default=1, metavar="N", help="number of trainings at the same time")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings",
-                        help="override a key of the recipe in all stages, as in seq2seq train")
+                        help="override a key of the recipe, as in seq2seq train")
     arguments = parser.parse_args()
     if unknown := set(arguments.variants) - set(VARIANTS):
         parser.error(f"there is no variant {', '.join(sorted(unknown))}")
@@ -60,19 +58,18 @@ def main() -> int:
 
 
 def train(recipe: str, variant: str, seed: int, settings: list[str]) -> Path | None:
-    """Train all stages of a variant, and return the run of the last one; None if a stage failed."""
-    run, name = None, re.sub(r"\W+", "_", variant)
-    for number, stage in enumerate(VARIANTS[variant]):
-        before, run = run, RUNS / recipe / f"{name}_{seed}_{number}"
-        run.parent.mkdir(parents=True, exist_ok=True)
-        values = [*stage, f"seed={seed}", *settings, *([f"training.start_from={before}"] if before else [])]
-        with open(f"{run}.log", "a", encoding="utf-8") as log:
-            done = subprocess.run([sys.executable, "-m", "seq2seq", "train", HERE / f"{recipe}.yaml", "--run-dir", run,
-                                   *(argument for value in values for argument in ("--set", value))],
-                                  stdout=log, stderr=log, check=False)
-        if done.returncode:
-            print(f"{variant}, seed {seed} failed; see {run}.log", file=sys.stderr)
-            return None
+    """Train a variant, and return its run; None if the training failed."""
+    name = re.sub(r"\W+", "_", variant)
+    run = RUNS / recipe / f"{name}_{seed}"
+    run.parent.mkdir(parents=True, exist_ok=True)
+    values = [*VARIANTS[variant], f"seed={seed}", *settings]
+    with open(f"{run}.log", "a", encoding="utf-8") as log:
+        done = subprocess.run([sys.executable, "-m", "seq2seq", "train", HERE / f"{recipe}.yaml", "--run-dir", run,
+                               *(argument for value in values for argument in ("--set", value))],
+                              stdout=log, stderr=log, check=False)
+    if done.returncode:
+        print(f"{variant}, seed {seed} failed; see {run}.log", file=sys.stderr)
+        return None
     return run
 
 

@@ -58,7 +58,6 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
     """
     report = Report(recipe.name, [], warnings=[
         f"{warning.fault} {warning.remedy}" for warning in first_line_warnings(recipe)])
-    teachers = recipe.training.teachers
     uses_run_tokenizer = check_run_directory(recipe, run, report)
     add_direction_warnings(recipe, report.warnings)
     text, missing = existing_text(recipe, run)
@@ -104,11 +103,6 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
     if missing:
         report.warnings.append(f"{', '.join(missing)}: training will first translate this text. This report does not "
                                "include the translations, which add steps to each epoch.")
-    if teachers.count:
-        steps = f"{teachers.max_steps or recipe.training.max_steps:,} steps" + " each" * (teachers.count > 1)
-        report.warnings.append(f"training.teachers: {teachers.count} teacher{'s are' if teachers.count > 1 else ' is'} "
-                               f"trained before this model, with {steps}. Time, memory and disk space in this report "
-                               "are those of this model alone.")
     for reader in train_readers + held_out_readers:
         corpus = reader.report
         add_corpus_warnings(corpus, recipe.data.cleaning, report.warnings)

@@ -117,13 +117,8 @@ def estimate_training(text: TrainingText, lengths: Sequence[Mapping[str, Sequenc
               for side, values in zip(sides, side_lengths, strict=True)}
     corpus = EncodedCorpus(_side_without_ids(side_lengths[0]), _side_without_ids(side_lengths[-1]), seen)
     steps = sum(1 for _ in draw_steps(corpus, section.batch_tokens, recipe.seed, 0))
-    epochs = section.max_steps / max(1, steps)
-    if section.bidirectional_epochs:
-        doubled = sum(1 for _ in draw_steps(corpus.with_reversed(), section.batch_tokens, recipe.seed, 0))
-        in_both = min(section.max_steps, section.bidirectional_epochs * doubled)    # steps of these epochs
-        epochs = in_both / max(1, doubled) + (section.max_steps - in_both) / max(1, steps)
     report.training = {**{f"{side}_tokens": count for side, count in tokens.items()}, "steps_per_epoch": steps,
-                       "max_steps": section.max_steps, "epochs": epochs}
+                       "max_steps": section.max_steps, "epochs": section.max_steps / max(1, steps)}
 
 
 def estimate_gpus(recipe: Recipe, report: Report) -> None:

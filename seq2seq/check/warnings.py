@@ -133,14 +133,12 @@ def add_warnings_about_steps(recipe: Recipe, warnings: list[str]) -> None:
     """Append a warning for each key of the recipe that has no effect, or not the intended effect, because the training
     has too few steps or corpora."""
     section, data = recipe.training, recipe.data
-    teachers = section.teachers.max_steps if section.teachers.count else None
-    for key, steps in (("training.max_steps", section.max_steps), ("training.teachers.max_steps", teachers)):
-        if steps is not None and section.warmup_steps >= steps:
-            rate = steps / section.warmup_steps
-            warnings.append(f"training.warmup_steps: {section.warmup_steps:,} steps of warm-up, but {key} is "
-                            f"{steps:,}. The learning rate rises to {rate:.0%} of training.learning_rate until the "
-                            "last step, and the schedule has no effect. Lower warmup_steps, for example to "
-                            f"{max(1, steps // 10):,}, or raise max_steps.")
+    if section.warmup_steps >= section.max_steps:
+        rate = section.max_steps / section.warmup_steps
+        warnings.append(f"training.warmup_steps: {section.warmup_steps:,} steps of warm-up, but training.max_steps is "
+                        f"{section.max_steps:,}. The learning rate rises to {rate:.0%} of training.learning_rate until "
+                        "the last step, and the schedule has no effect. Lower warmup_steps, for example to "
+                        f"{max(1, section.max_steps // 10):,}, or raise max_steps.")
     validations = -(-section.max_steps // section.validate_every)
     times = f"{validations:,} validation{'s' * (validations > 1)}"
     if "validate_every" in section.model_fields_set and section.validate_every > section.max_steps:
@@ -192,10 +190,6 @@ def add_epoch_warnings(section: TrainingSection, training: Mapping[str, Any], wa
         warnings.append(f"training.consistency: {section.max_steps:,} steps are {training['epochs']:,.1f} epochs of "
                         "this text. Consistency training lowered BLEU in trainings of 5 and 9 epochs, did not pay in "
                         "14, and raised it in 30 or more (recipes/multi30k). Raise max_steps, or leave this key out.")
-    if 0 < training.get("epochs", 0) <= section.bidirectional_epochs:
-        warnings.append(f"training.bidirectional_epochs: {section.bidirectional_epochs:,}, but {section.max_steps:,} "
-                        f"steps are {training['epochs']:,.1f} epochs: all of the training exchanges source and target. "
-                        "A third of the epochs is a good value.")
     if section.early_stopping or training.get("epochs", 0) <= EPOCHS_WARNING_THRESHOLD:
         return
     warnings.append(f"training.max_steps: {section.max_steps:,} steps are {training['epochs']:,.0f} epochs of this "

@@ -144,15 +144,6 @@ class EncodedCorpus:
     def __len__(self) -> int:
         return len(self.source)
 
-    def with_reversed(self) -> EncodedCorpus:
-        """Return a corpus in memory: the pairs of this corpus, then these pairs with source and target exchanged."""
-        def joined(one: EncodedSide, other: EncodedSide) -> EncodedSide:
-            return EncodedSide(np.concatenate([one.ids, other.ids]),
-                               np.concatenate([one.offsets, one.offsets[-1] + other.offsets[1:]]))
-
-        weights, lines = (None if array is None else np.tile(array, 2) for array in (self.weights, self.lines))
-        return EncodedCorpus(joined(self.source, self.target), joined(self.target, self.source), weights, lines)
-
     def tokens(self, micro_batches: Iterable[np.ndarray]) -> tuple[int, int]:
         """Return the numbers of source and of target tokens in `micro_batches`, which are arrays of pair indices."""
         pairs = np.concatenate(list(micro_batches))

@@ -60,8 +60,8 @@ memory for the plan of an epoch, which takes 8 bytes per pair."""
 class TrainingText:
     """Text that a training reads.
 
-    corpora: training corpora: those of the recipe, in which the file of a translation is the missing side of a
-        monolingual corpus, then the text that teachers have translated.
+    corpora: training corpora of the recipe, in which the file of a translation is the missing side of a monolingual
+        corpus.
     """
 
     recipe: Recipe
@@ -234,9 +234,6 @@ def _require_language_tokens(recipe: Recipe, vocabulary: Vocabulary, model: Path
     if missing and len(targets) > 1:
         raise TokenizerError(f"the tokenizer of {model} has no language tokens for {' and '.join(missing)}. Take a "
                              "tokenizer that was trained with them, or let this recipe train one.")
-    if recipe.training.bidirectional_epochs and len(missing) < len(targets):
-        raise TokenizerError(f"the tokenizer of {model} has language tokens, and exchanged pairs would have them in "
-                             "the target. Leave training.bidirectional_epochs out, or take another tokenizer.")
 
 
 def prepare(text: TrainingText, tokenizers: Tokenizers, parent: Path, threads: int, prepared: str = "") -> Prepared:

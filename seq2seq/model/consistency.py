@@ -11,7 +11,7 @@ SimCut (Gao et al. 2022, arXiv:2206.02368): in the second pass, the embeddings o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,13 +23,41 @@ from torch.func import functional_call
 from seq2seq.data.batching import IGNORE_INDEX, Batch
 from seq2seq.model.interface import Logits, Output
 from seq2seq.model.loss import LossSum, smoothed_cross_entropy
+from seq2seq.tokenizers.tokenizer import END_ID, START_ID
+
+
+@dataclass(frozen=True)
+class TokenCutoff:
+    """Cutting of input tokens for the second pass of SimCut.
+
+    source_vocab_size, target_vocab_size: numbers of ids. language_ids: ids of the language tokens, which are not cut,
+    because they choose the target language.
+    """
+
+    source_vocab_size: int
+    target_vocab_size: int
+    language_ids: tuple[int, ...] = ()
+
+    def cut(self, batch: Batch, probability: float) -> Batch:
+        """Return the batch for the second pass: with this probability, a token of the source or of the decoder's input
+        becomes the id after the last of its vocabulary, whose embedding is zero. `<s>`, `</s>` and the expected output
+        stay. No operator waits for the device, so a CUDA graph can contain them."""
+        return replace(batch, source=self._cut(batch.source, self.source_vocab_size, probability),
+                       target_input=self._cut(batch.target_input, self.target_vocab_size, probability))
+
+    def _cut(self, tokens: Tensor, vocab_size: int, probability: float) -> Tensor:
+        cut = torch.rand(tokens.shape, device=tokens.device) < probability
+        cut &= (tokens != END_ID) & (tokens != START_ID)
+        for language in self.language_ids:
+            cut &= tokens != language
+        return torch.where(cut, vocab_size, tokens)
 
 
 def two_passes(model: nn.Module, batch: Batch, second: Batch, together: bool) -> list[Output]:
     """Return the outputs of a pass over each of two batches that differ only in their input tokens.
 
     Args:
-        second: `batch` itself, or the result of `TokenNoise.cut`.
+        second: `batch` itself, or the result of `TokenCutoff.cut`.
         together: True: compute both as one pass over a joined batch. On a GPU, this is faster, because a kernel on a
             small batch takes about as long for twice the rows. On a CPU, it is slower.
     """

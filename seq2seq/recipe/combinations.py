@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from seq2seq.recipe.base_section import CombinationError, raise_all
-from seq2seq.recipe.directions import directions_of, targets_of
+from seq2seq.recipe.directions import directions_of
 
 _INTRODUCTION = """# Settings that do not work together
 
@@ -98,15 +98,10 @@ WORDS = _is("tokenizer.type", "words")
 CONTEXT = _on("data.context")
 SEVERAL_DIRECTIONS = Feature("several directions", "data.train",
                              lambda recipe: len(directions_of(recipe.data, recipe.languages)) > 1)
-TAGS = Feature("tags or several target languages", "data.train", lambda recipe: any(
-    corpus.tag for corpus in recipe.data.train) or len(targets_of(directions_of(recipe.data, recipe.languages))) > 1)
 AUGMENTATION, TERMS = _on("data.augmentation"), _on("data.augmentation.terms")
-TEACHERS = Feature("training.teachers", "training.teachers", attrgetter("training.teachers.count"))
 LABEL_SMOOTHING = _on("training.label_smoothing")
 GUIDED_ALIGNMENT = _on("training.guided_alignment")
 CONSISTENCY, CUTOFF = _on("training.consistency"), _on("training.consistency_cutoff")
-BIDIRECTIONAL = _on("training.bidirectional_epochs")
-WORD_DROPOUT, SWITCH_OUT = _on("training.word_dropout"), _on("training.switch_out")
 SAMPLING, REQUIRE = _on("decoding.sampling"), _on("decoding.require")
 DIVERSE_GROUPS = _changed("decoding.diverse_groups")
 
@@ -155,8 +150,6 @@ COMBINATIONS = (
     Combination(CONSISTENCY, _is("model.dropout", 0), "it compares predictions with different dropout masks"),
     Combination(CONSISTENCY, HARD, "it compares predictions that differ only by dropout"),
     Combination(CUTOFF, _is("training.consistency", 0), "it changes the second pass of consistency training"),
-    Combination(WORD_DROPOUT, POINTER, "the targets of a pointer are positions"),
-    Combination(SWITCH_OUT, POINTER, "the targets of a pointer are positions"),
     Combination(GUIDED_ALIGNMENT, RNN, "it trains a head of a Transformer decoder"),
     Combination(GUIDED_ALIGNMENT, POINTER, "it trains a head of a Transformer decoder"),
     Combination(GUIDED_ALIGNMENT, LANGUAGE_MODEL, "it aligns source and target"),
@@ -165,15 +158,6 @@ COMBINATIONS = (
     Combination(GUIDED_ALIGNMENT, RELU, "it needs probabilities, which only softmax produces"),
     Combination(GUIDED_ALIGNMENT, SUBWORD_SAMPLING, "its labels belong to a fixed segmentation"),
     Combination(GUIDED_ALIGNMENT, SEVERAL_DIRECTIONS, "it aligns the words of only one pair of languages"),
-    Combination(BIDIRECTIONAL, POINTER, "words and positions cannot be exchanged"),
-    Combination(BIDIRECTIONAL, LANGUAGE_MODEL, "its text has no sides that could be exchanged"),
-    Combination(BIDIRECTIONAL, _on("data.augmentation.typos"), "exchanged pairs would have typos in the target"),
-    Combination(BIDIRECTIONAL, TERMS, "exchanged pairs would have terms in the target"),
-    Combination(BIDIRECTIONAL, GUIDED_ALIGNMENT, "the alignments have only one direction"),
-    Combination(BIDIRECTIONAL, TAGS, "exchanged pairs would have the tag in the target"),
-    Combination(BIDIRECTIONAL, TWO_VOCABULARIES, "both languages occur on both sides"),
-    Combination(TEACHERS, POINTER, "only a model that translates has teachers"),
-    Combination(TEACHERS, LANGUAGE_MODEL, "only a model that translates has teachers"),
     Combination(_on("training.start_from"), _on("tokenizer.taken_from"),
                 "fine-tuning uses the tokenizer of the model in start_from"),
 
@@ -182,13 +166,9 @@ COMBINATIONS = (
     Combination(POINTER, CONTEXT, "it counts positions in a single sentence"),
     Combination(LANGUAGE_MODEL, CONTEXT, "its text has no sources"),
     Combination(WORDS, CONTEXT, "the separator of sentences must be a piece of the vocabulary"),
-    Combination(TEACHERS, CONTEXT, "they translate single sentences"),
     Combination(COPY, CONTEXT, "pieces of the context would be copied, too"),
     Combination(_on("decoding.coverage_penalty"), CONTEXT, "the context need not be covered"),
     Combination(GUIDED_ALIGNMENT, CONTEXT, "its word alignments do not include the context"),
-    Combination(BIDIRECTIONAL, CONTEXT, "exchanged pairs would have the context in the target"),
-    Combination(WORD_DROPOUT, CONTEXT, "it would replace separators of sentences"),
-    Combination(SWITCH_OUT, CONTEXT, "it would replace separators of sentences"),
     Combination(CUTOFF, CONTEXT, "it would cut separators of sentences"),
 )
 """All other combinations."""

@@ -42,21 +42,16 @@ _PATTERNS = {
 }
 
 
-def explain(error: ValidationError, document: Document, prefix: Key = ()) -> Iterator[Diagnostic]:
-    """Yield a diagnostic, with its location in the document, for each of pydantic's errors. prefix: key whose section
-    overrides other keys, such as `training.teachers` for errors in the recipe of the teachers. It is put before the key
-    of an error if the user wrote the key there."""
+def explain(error: ValidationError, document: Document) -> Iterator[Diagnostic]:
+    """Yield a diagnostic, with its location in the document, for each of pydantic's errors."""
     for detail in error.errors(include_url=False):
         key: Key = detail["loc"]
         if detail["type"] == "too_short" and detail["input"]:
             continue  # pydantic counts only valid items of a list; each invalid item has an error of its own
         cause = (detail.get("ctx") or {}).get("error")
         if isinstance(cause, RecipeValueError):
-            if isinstance(cause.__cause__, ValidationError):
-                yield from explain(cause.__cause__, document, cause.key)
-                continue
             key = cause.key if isinstance(cause, SectionsError) else key + cause.key
-            if isinstance(cause, CombinationError) and cause.other and not prefix and not _is_written(
+            if isinstance(cause, CombinationError) and cause.other and not _is_written(
                     document.value, key) and _is_written(document.value, cause.other.key):
                 yield document.diagnostic(cause.other.key, str(cause.other), True)
                 continue
@@ -67,13 +62,7 @@ def explain(error: ValidationError, document: Document, prefix: Key = ()) -> Ite
             detail["type"] = "too_few"
         if key[:3] == ("data", "valid", 0) and isinstance(_value_at(document.value, ("data", "valid")), dict):
             key = (*key[:2], *key[3:])                                          # one corpus instead of a list
-        text = _text(detail, key, document.value)
-        if prefix and _is_written(document.value, prefix + key):
-            key = prefix + key
-        elif prefix:
-            text = (f"{text.rstrip('.')}. This is about the teachers, which have the keys of "
-                    f"{'.'.join(map(str, prefix))}.model.")
-        yield document.diagnostic(key, text, detail["type"] == "value_error")
+        yield document.diagnostic(key, _text(detail, key, document.value), detail["type"] == "value_error")
 
 
 def decoding_with(decoding: DecodingSection, options: Mapping[str, object],
@@ -197,7 +186,7 @@ def similar_key(key: Key) -> str:
     """Return a hint that names the key that was probably meant; "" if there is none.
 
     This key is one with a similar name in the same section, else one with the same name in another section, the least
-    nested one: `training.max_steps` rather than `training.teachers.max_steps`.
+    nested one: `name` rather than `data.train.name`.
     """
     section = section_at(key[:-1])
     name = str(key[-1])

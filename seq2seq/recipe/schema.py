@@ -13,7 +13,6 @@ from pydantic import (
     Field,
     PrivateAttr,
     SerializationInfo,
-    ValidationError,
     ValidationInfo,
     field_serializer,
     field_validator,
@@ -220,22 +219,6 @@ class Recipe(Section):
         raise_all(errors)
         return expected
 
-    @model_validator(mode="after")
-    def _check_teachers(self) -> "Recipe":
-        """Check the recipe of the teachers, after this recipe has been found to be valid."""
-        if self.training.teachers.count:
-            type = str(self.training.teachers.model.get("type", self.model.type))
-            refuse_if("base" in self.training.teachers.model, "training.teachers.model.base", "write its keys instead")
-            refuse_if(TASKS.get(type, TRANSLATION) is not TRANSLATION, "training.teachers.model.type",
-                      f"a {type} cannot translate")
-            try:
-                Recipe.model_validate(self.model_dump() | {
-                    "model": self.model.model_dump() | self.training.teachers.model,
-                    "training": self.training.model_dump() | {"teachers": {"count": 0}}})
-            except ValidationError as error:
-                raise RecipeValueError("training.teachers", "no recipe for the teachers") from error
-        return self
-
     def __eq__(self, other: object) -> bool:
         """Compare the values of all keys, but not the directory that paths are relative to."""
         return isinstance(other, Recipe) and self.model_dump() == other.model_dump()
@@ -285,11 +268,6 @@ class Recipe(Section):
         if self.task is not TRANSLATION:
             return ""
         return self.languages_of(corpus).target if len(self.target_languages) > 1 else self.languages.target
-
-    @property
-    def teacher_model(self) -> ModelSection:
-        """Section `model` of the teachers: the recipe's section, with the keys of `training.teachers.model` on top."""
-        return ModelSection.model_validate(self.model.model_dump() | self.training.teachers.model)
 
     @property
     def resamples_epochs(self) -> bool:

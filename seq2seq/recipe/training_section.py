@@ -1,6 +1,6 @@
 """The `training` section of a recipe."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -16,21 +16,6 @@ class Average(Section):
     """Number of checkpoints to average. They stay on disk, even if `keep_checkpoints` is smaller than this number."""
 
 
-class Teachers(Section):
-    """Distillation: models that are trained first, and that translate the training text."""
-
-    count: Annotated[int, Field(ge=0, le=32)]
-    """Number of teachers. Their seeds are `seed` + 1, `seed` + 2 and so on. They share one vocabulary, and their runs
-    are in `teachers` in the run directory. 0 turns distillation off."""
-    ensemble: bool = True
-    """True: the ensemble of the teachers translates the text. False: each teacher translates it, so that the student
-    learns from several translations of each source (Nguyen et al. 2020, arXiv:1911.01986)."""
-    max_steps: PositiveInt | None = None
-    """Number of steps of each teacher. Not set: as many as the student has."""
-    model: dict[str, Any] = {}
-    """Keys of the section `model`, except `base`, in which teachers differ from the student: `{decoder_layers: 6}`."""
-
-
 class TrainingSection(Section):
     """Optimizer, batches, validation and checkpoints."""
 
@@ -38,10 +23,6 @@ class TrainingSection(Section):
     """Model to fine-tune: a run or a bundle, relative to the recipe file; imported models are bundles. Training starts
     from the weights of that model and uses its tokenizer. Keys of `model` that this recipe does not set are taken from
     the recipe of that model."""
-    teachers: Teachers = Teachers(count=0)
-    """Distillation (Kim and Rush 2016, arXiv:1606.07947; by an ensemble, Freitag et al. 2017, arXiv:1702.01802): models
-    that are trained first, and that translate the sources of the training text. The model of this recipe, the student,
-    is trained on these translations and on the original text."""
     batch_tokens: Annotated[int, Field(gt=0, le=100_000_000)] = 4096
     """Maximum number of target tokens per optimizer step, in all processes of a distributed training together."""
     accumulation: Annotated[int, Field(gt=0, le=1_000_000)] = 1
@@ -82,17 +63,6 @@ class TrainingSection(Section):
     """Probability that, in the second pass of consistency training, the embedding of an input token is zero: SimCut
     (Gao et al. 2022, arXiv:2206.02368), with 0.05 and `consistency: 3`. The loss is then that of the first pass, plus
     the divergence of the second pass from it. 0: R-Drop. Language tokens, `<s>` and `</s>` stay."""
-    bidirectional_epochs: NonNegativeInt = 0
-    """Number of epochs at the beginning of training that also use each pair with source and target exchanged (BiT, Ding
-    et al. 2021, arXiv:2109.07780). A third of all epochs is a good value. These epochs have twice as many steps.
-    The method needs `tokenizer.joint: true`."""
-    word_dropout: Share = 0.0
-    """Probability that a token of the source, or of the decoder's input, becomes `<unk>` (Sennrich et al. 2016,
-    arXiv:1606.02891); 0.1 is common for a small corpus. Labels and language tokens stay."""
-    switch_out: NonNegativeFloat = 0.0
-    """Temperature of SwitchOut (Wang et al. 2018, arXiv:1808.07512): in each source and each decoder's input, n tokens
-    are replaced by random tokens. The number n is drawn with a probability in proportion to exp(-n / temperature). With
-    temperature 1, the mean of n is 0.6. 0 turns SwitchOut off."""
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
     """Number format of training, and on a GPU of the translations in validation and test, which are in fp32 on a CPU.
     `auto` is bf16 on GPUs and CPUs with hardware support for it, else fp16 on GPUs of compute capability 7.0 or above

@@ -14,7 +14,7 @@ from pathlib import Path
 from seq2seq.errors import CheckpointError
 from seq2seq.files import real_path
 
-RUN_DIRECTORIES = ("checkpoints", "tokenizer", "tensorboard", "prepared", "synthetic", "teachers")
+RUN_DIRECTORIES = ("checkpoints", "tokenizer", "tensorboard", "prepared", "synthetic")
 """Directories in a run in which all files are those of seq2seq."""
 RUN_ENTRIES = (*RUN_DIRECTORIES, "best", "recipe.yaml", "metrics.jsonl", "curves.svg")
 """Names in a run directory that seq2seq uses. Hidden names belong to seq2seq, too."""

@@ -37,8 +37,8 @@ def print_training_summary(run: Path, sizes: str, step: int, section: TrainingSe
 
 
 def print_finished(run: Path, recipe: Recipe, state: TrainState, advise: bool) -> None:
-    """Print that a run has finished. advise: print how to continue it or train anew. False for parts of a larger run or
-    command, such as teachers: the keys of their recipe are those of all teachers and of the student."""
+    """Print that a run has finished. advise: print how to continue it or train anew. False for a part of another
+    command, which has other options."""
     if not advise:
         console.print_message(f"{run} has finished: {state.summary()}")
         return

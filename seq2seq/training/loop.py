@@ -134,10 +134,10 @@ class TrainingLoop:
 
     def epoch(self, number: int) -> tuple[EncodedCorpus, EpochPlan]:
         """Return the text of an epoch, counted from 0, and its plan. Call this for one epoch after another."""
-        corpus = self.prepared.corpus
+        corpus, section = self.prepared.corpus, self.section
         if self.resampled:
             corpus = self.group.main_rank_first(partial(self.resampled.corpus, number))
-        return plan_training(self.recipe, corpus, number)
+        return corpus, plan_epoch(corpus, section.batch_tokens, section.accumulation, self.recipe.seed, number)
 
     def update(self, corpus: EncodedCorpus, micro_batches: Sequence[np.ndarray]) -> None:
         """Do one optimizer step. The arguments are a result of `batches`."""
@@ -303,12 +303,3 @@ class TrainingLoop:
         averaged = self.state.steps_to_average(self.section.average, self.section.best_metric)
         fallbacks = {self.state.good_step, self.state.candidate_step}
         prune_checkpoints(self.run, {*newest, *averaged, *(fallbacks if self.section.divergence != "stop" else ())})
-
-
-def plan_training(recipe: Recipe, corpus: EncodedCorpus, epoch: int) -> tuple[EncodedCorpus, EpochPlan]:
-    """Return the text of an epoch, in both directions if the recipe says so, and its plan: the micro-batches of each
-    step. corpus: text in the direction of the recipe."""
-    section = recipe.training
-    if epoch < section.bidirectional_epochs:
-        corpus = corpus.with_reversed()
-    return corpus, plan_epoch(corpus, section.batch_tokens, section.accumulation, recipe.seed, epoch)

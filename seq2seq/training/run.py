@@ -1,4 +1,4 @@
-"""A run from its start to its end: lock, teachers, start or resumption, rollback after divergence, and test."""
+"""A run from its start to its end: lock, start or resumption, rollback after divergence, and test."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from seq2seq import console
 from seq2seq.data.alignment_links import AlignmentSettings
 from seq2seq.data.batching import Shape, derived_seed
 from seq2seq.data.corpus import first_line_warnings
+from seq2seq.data.epoch_plan import plan_epoch
 from seq2seq.data.leakage import warn_about_overlap
 from seq2seq.data.preparation import Prepared, TrainingText, prepare, reuse_tokenizers, train_or_load_tokenizers
 from seq2seq.data.resampled_epochs import ResampledEpochs
-from seq2seq.data.token_noise import TokenNoise
 from seq2seq.devices import allow_tf32, choose_device, choose_dtype, configure_process, num_threads
 from seq2seq.errors import CheckpointError, UserError
 from seq2seq.evaluation.scores import ScoresByTest, check_expected, evaluate_tests, to_dict
 from seq2seq.inference.engines import native_obstacle
 from seq2seq.inference.load_model import weights_to_start_from
 from seq2seq.model import build_model, trains_packed
+from seq2seq.model.consistency import TokenCutoff
 from seq2seq.recipe import Corpus, Recipe, decoding_with, parse_recipe
 from seq2seq.signals import stopping_by_ctrl_c
 from seq2seq.storage.checkpoints import (
@@ -54,11 +55,10 @@ from seq2seq.training import log_lines
 from seq2seq.training.alignment_head import alignment_settings
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup, join_process_group, translate_lines
 from seq2seq.training.guided_alignment import GuidedAlignment
-from seq2seq.training.loop import TrainingLoop, plan_training
+from seq2seq.training.loop import TrainingLoop
 from seq2seq.training.rollback import Diverged, can_roll_back, remedy_of, roll_back
 from seq2seq.training.step import TrainingStep
 from seq2seq.training.synthetic_text import SYNTHETIC, training_text
-from seq2seq.training.teachers import teachers_of
 from seq2seq.training.train_state import TrainState
 from seq2seq.training.validation import Validation, require_held_out
 from seq2seq.translation.translator import Translator
@@ -76,7 +76,6 @@ def train(recipe: Recipe, run: str | Path, restart: bool | None = False) -> Scor
     Returns:
         Scores of the best model, by test set and metric.
     Raises:
-        UserError: the user has to correct the recipe, the data or the run; the message says how.
         Stopped: a signal stopped the training. The same call resumes it.
     """
     configure_process(recipe.training.threads)
@@ -86,22 +85,12 @@ def train(recipe: Recipe, run: str | Path, restart: bool | None = False) -> Scor
         return _train(recipe, Path(run), group, restart)
 
 
-def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool | None, synthetic: Path | None = None
-           ) -> ScoresByTest:
-    """Train the model of a run. If the run has not begun, train its teachers first. See `train`.
-
-    synthetic: directory of the synthetic text, which teachers share with their student; None: in the run directory.
-    """
-    synthetic = synthetic or run / SYNTHETIC
+def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool | None) -> ScoresByTest:
+    """Train the model of a run. See `train`."""
     with open_run(recipe, run, group, bool(restart), require_held_out(recipe)):
         _set_up(recipe)                                                     # also for the translation of text
-        begun, = group.maximum((int(bool(list_checkpoints(run))),))
-        for number, (teacher, directory) in enumerate([] if begun else teachers_of(recipe, run), 1):
-            console.print_message(f"teacher {number} of {recipe.training.teachers.count}, with seed {teacher.seed}: "
-                                  f"{directory}")
-            _train(teacher, directory, group, restart=None, synthetic=synthetic)
-        text = training_text(recipe, run, group, synthetic)
-        if group.is_main and not begun and restart is not None:             # None: of teachers and `adapt`
+        text = training_text(recipe, run, group)
+        if group.is_main and restart is not None and not list_checkpoints(run):     # None: of `adapt`
             warn_about_overlap(recipe, text.corpora)
         while True:
             training = start_training(recipe, run, group, text)
@@ -135,8 +124,6 @@ def open_run(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool, held
         restart: True to rename an existing run.
         held_out_crc32: checksum of the validation and test text, which must be the same for all ranks.
     Raises:
-        UserError: a rank does not see the run directory of the main rank, or has other validation or test text.
-            `lock_run` and `check_recipe_of_run` list further causes.
         Stopped: Ctrl-C interrupted the block.
     """
     with ExitStack() as stack:
@@ -152,7 +139,7 @@ def open_run(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool, held
             for warning in first_line_warnings(recipe) if not list_checkpoints(run) else ():
                 console.warn(f"{warning.fault} {warning.remedy}")
             check_recipe_of_run(recipe, run)
-        with stopping_by_ctrl_c():                  # outside the training loop, for example while teachers translate
+        with stopping_by_ctrl_c():                  # outside the training loop, for example while text is translated
             yield
 
 
@@ -160,8 +147,6 @@ def require_same_files(run: Path, lock: str, held_out_crc32: int, group: Process
     """Check that all ranks see the main rank's run directory, and have the same validation and test text.
 
     lock: contents of the lock file, on the main rank.
-    Raises:
-        UserError: the run directory or the text of a rank is not that of the main rank.
     """
     if group.world_size == 1:
         return
@@ -210,8 +195,6 @@ def start_training(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCE
     """Prepare text, model and optimizer of a run, and resume from its newest checkpoint if there is one.
 
     group: process group of `open_run`. text: text of the training; None: `training_text` of the run.
-    Raises:
-        UserError: the data cannot be read, or differ from the data that the checkpoint was trained on.
     """
     section = recipe.training
     device, dtype = _set_up(recipe)
@@ -233,16 +216,16 @@ def start_training(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCE
     max_length = recipe.data.cleaning.max_pieces + 1
     shape = None
     if trains_packed(recipe.model, device, dtype):
-        corpus, plan = plan_training(recipe, prepared.corpus, epoch=0)
+        plan = plan_epoch(prepared.corpus, section.batch_tokens, section.accumulation, recipe.seed, epoch=0)
         of_rank = (dict(group.micro_batches(step)).values() for step in plan)
-        shape = Shape.for_plan(corpus, of_rank, max_length)
+        shape = Shape.for_plan(prepared.corpus, of_rank, max_length)
     elif trains_packed(recipe.model.model_copy(update={"d_model": 64, "num_heads": 1}), device, dtype):
         size = recipe.model.d_model // recipe.model.num_heads
         console.print_message(f"attention heads of {size} features (model.d_model / model.num_heads) are padded on a "
                               "GPU. Heads of 16, 32, 64 or 128 features train faster: unpadded, and with CUDA graphs.")
     guided = GuidedAlignment.for_training(prepared, tokenizers, section.guided_alignment, group.main_rank_first)
     step = TrainingStep(model, section, dtype, seed=recipe.seed, max_length=max_length, shape=shape, guided=guided,
-                        noise=TokenNoise.for_training(recipe, tokenizers), group=group)
+                        cutoff=TokenCutoff(*sizes, tuple(tokenizers.source.languages.values())), group=group)
     state, checkpoint = TrainState(), newest_checkpoint(run)
     model_checksums = group.from_main_rank(partial(_checksums_of_models, recipe))
     if checkpoint is not None:

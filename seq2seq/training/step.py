@@ -19,12 +19,11 @@ from torch import Tensor
 
 from seq2seq import console
 from seq2seq.data.batching import Batch, EncodedCorpus, Shape, derived_seed, gather, split_by_length, split_to_shape
-from seq2seq.data.token_noise import TokenNoise
 from seq2seq.devices import allow_tf32, is_out_of_memory
 from seq2seq.errors import UserError
 from seq2seq.inference.cuda_graphs import CudaGraphs
 from seq2seq.model import Model
-from seq2seq.model.consistency import consistency_loss, two_passes
+from seq2seq.model.consistency import TokenCutoff, consistency_loss, two_passes
 from seq2seq.model.loss import LossSum, training_loss
 from seq2seq.recipe import TrainingSection
 from seq2seq.storage.averaging import MOVING_AVERAGE
@@ -49,7 +48,7 @@ class TrainingStep:
 
     def __init__(self, model: Model, section: TrainingSection, dtype: torch.dtype = torch.float32, *, seed: int,
                  max_length: int, shape: Shape | None = None, guided: GuidedAlignment | None = None,
-                 noise: TokenNoise | None = None, group: ProcessGroup = SINGLE_PROCESS) -> None:
+                 cutoff: TokenCutoff | None = None, group: ProcessGroup = SINGLE_PROCESS) -> None:
         """Build the optimizer.
 
         Args:
@@ -58,10 +57,10 @@ class TrainingStep:
             max_length: maximum number of tokens of a sentence, `</s>` included.
             shape: shape that all batches are filled up to, so that a GPU can compute their gradients by one CUDA graph;
                 None: on a CPU, each batch is filled up to its own rounded shape; on a GPU, it is not.
-            guided: loss of the alignment head; None: no such loss. noise: noise in the input tokens; None: no noise.
+            guided: loss of the alignment head; None: no such loss. cutoff: cuts tokens for `consistency_cutoff`.
             group: ranks that compute the micro-batches of a step together.
         """
-        self.model, self.section, self.group, self.guided, self.noise = model, section, group, guided, noise
+        self.model, self.section, self.group, self.guided, self.cutoff = model, section, group, guided, cutoff
         self.names = [name for name, _ in model.named_parameters()]
         self.weights = list(model.parameters())
         self.device, self.dtype, self.seed, self.max_length = self.weights[0].device, dtype, seed, max_length
@@ -166,8 +165,6 @@ class TrainingStep:
             torch.manual_seed(derived_seed(self.seed, "dropout", *path))
             fill = shape or (Shape.of(corpus, pairs).rounded() if self.device.type == "cpu" else None)
             batch = gather(corpus, pairs, fill, self.max_length).to(self.device)
-            if self.noise is not None:
-                batch = self.noise.apply(batch)
             if shape is None or self.graphs is None:
                 gradient, losses = self.blocks.buffer(), self._losses()
                 links = None if self.guided is None else self.guided.labels.gather(corpus, pairs, batch)
@@ -212,8 +209,8 @@ class TrainingStep:
             if section.consistency:
                 second = batch
                 if section.consistency_cutoff:
-                    assert self.noise is not None
-                    second = self.noise.cut(batch, section.consistency_cutoff)
+                    assert self.cutoff is not None
+                    second = self.cutoff.cut(batch, section.consistency_cutoff)
                 together = batch.source.is_cuda and self.guided is None         # the alignment head needs each pass
                 loss = consistency_loss(two_passes(model, batch, second, together), target, tokens, smoothing,
                                         section.consistency, symmetric=not section.consistency_cutoff)

@@ -30,18 +30,10 @@ from seq2seq.recipe import Corpus, DecodingSection, Recipe, parse_recipe
 from seq2seq.recipe.combinations import SAMPLING_KEYS
 from seq2seq.recipe.decoding_section import SINGLE_SAMPLE
 from seq2seq.storage.atomic import delete, make_directories, replace_file, replacing
-from seq2seq.storage.checkpoints import (
-    RECIPE,
-    is_model,
-    list_checkpoints,
-    load_bundle,
-    resolve_model_path,
-    stored_recipe,
-)
+from seq2seq.storage.checkpoints import RECIPE, load_bundle, resolve_model_path, stored_recipe
 from seq2seq.storage.directories import crc32_of, read_metadata
 from seq2seq.tokenizers.source import Source
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup, translate_whole_blocks
-from seq2seq.training.teachers import LABEL, TEACHERS, source_files, teachers_of, text_of_teachers, write_sources
 from seq2seq.translation.output_faults import LOST_PLACEHOLDER
 from seq2seq.translation.sources import growing_blocks
 from seq2seq.translation.translator import Translator
@@ -55,29 +47,23 @@ UNUSABLE = ("loop", "copied", "lost_number", LOST_PLACEHOLDER)
 """Faults (see `output_faults`) with which a translation is no training pair: the student would learn them."""
 
 
-def training_text(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCESS, directory: Path | None = None
-                  ) -> TrainingText:
-    """Translate the monolingual corpora, and the text that the teachers translate. Return the text of the training, in
-    which each translation is the missing side of its corpus. Ranks other than the main rank return the corpora without
-    translations, because they do not read the training text.
+def training_text(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCESS) -> TrainingText:
+    """Translate the monolingual corpora. Return the text of the training, in which each translation is the missing side
+    of its corpus. Ranks other than the main rank return the corpora without translations, because they do not read the
+    training text.
 
     The result does not depend on interruptions, because the sample drawn for a line does not depend on other lines. It
     does not depend on the number of ranks either, because each rank translates whole blocks of lines.
 
     Args:
-        run: run directory. group: ranks that translate. Only the main rank writes the files. directory: directory of
-            the translations; None: SYNTHETIC in the run directory.
+        run: run directory. group: ranks that translate. Only the main rank writes the files.
     Raises:
         CheckpointError: a model that the recipe names does not exist or is damaged.
         RecipeError: a model does not translate in the direction that its corpus needs.
         CorpusError: a text cannot be read or is empty.
     """
-    if recipe.training.teachers.count and group.is_main:
-        write_sources(recipe, run)
-    directory = directory or run / SYNTHETIC
-    return TrainingText(recipe, tuple(
-        _complete(spec, recipe, directory, group) if spec.translated_by else spec
-        for spec in (*recipe.data.train, *text_of_teachers(recipe, run))))
+    return TrainingText(recipe, tuple(_complete(spec, recipe, run / SYNTHETIC, group) if spec.translated_by else spec
+                                      for spec in recipe.data.train))
 
 
 def existing_text(recipe: Recipe, run: Path) -> tuple[TrainingText, list[str]]:
@@ -88,10 +74,7 @@ def existing_text(recipe: Recipe, run: Path) -> tuple[TrainingText, list[str]]:
         CheckpointError, RecipeError, CorpusError: see `training_text`.
     """
     kept, missing = [], []
-    # The number of teachers may have been raised after the text for them was written, until the student begins.
-    trained = bool(list_checkpoints(run)) or all(is_model(teacher) for _, teacher in teachers_of(recipe, run))
-    has_sources = trained and all(path.exists() for path in source_files(recipe, run).values())
-    for spec in (*recipe.data.train, *(text_of_teachers(recipe, run) if has_sources else ())):
+    for spec in recipe.data.train:
         if spec.translated_by is None:
             kept.append(spec)
             continue
@@ -103,8 +86,6 @@ def existing_text(recipe: Recipe, run: Path) -> tuple[TrainingText, list[str]]:
             _require_direction(spec, recipe, models)
             _require_text(spec, text)
             missing.append(spec.label)
-    if recipe.training.teachers.count and not has_sources:
-        missing.append(LABEL)
     return TrainingText(recipe, tuple(kept)), missing
 
 
@@ -286,8 +267,8 @@ def _require_direction(spec: Corpus, recipe: Recipe, models: Sequence[Path]) -> 
 
 
 def _require_text(spec: Corpus, text: Path) -> None:
-    """Raise CorpusError if a monolingual text is empty. The text for teachers may be, if cleaning drops a corpus."""
-    if text.parent.name != TEACHERS and not any(map(str.strip, _lines(spec, text))):
+    """Raise CorpusError if a monolingual text is empty."""
+    if not any(map(str.strip, _lines(spec, text))):
         raise CorpusError(f"{text} has no text to translate. Correct the file, or leave this corpus out of data.train.")
 
 

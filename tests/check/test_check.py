@@ -324,12 +324,6 @@ def test_a_test_set_in_a_direction_without_training_pairs_is_warned_of(directory
     assert bool(found) == warned
 
 
-def test_epochs_in_both_directions_are_twice_as_long(directory):
-    steps = checked("training.max_steps=1").training["steps_per_epoch"]
-    training = checked("training.bidirectional_epochs=2", f"training.max_steps={8 * steps}").training
-    assert training["epochs"] == pytest.approx(2 + 4, rel=0.1) and training["steps_per_epoch"] == steps
-
-
 @pytest.mark.parametrize(("settings", "epochs", "warnings"), [
     ("training.consistency=5", 19.9, 1), ("training.consistency=5", 20, 0), ("training.max_steps=7", 9, 0),
     ("training.max_steps=7", 100, 0), ("training.max_steps=7", 101, 1), ("training.early_stopping=3", 101, 0)])
@@ -488,11 +482,9 @@ def test_a_name_of_a_language_and_a_country_are_refused_at_the_key_that_gives_th
 
 @pytest.mark.parametrize(("settings", "key"), [
     (["training.warmup_steps=131"], "training.warmup_steps"), (["training.warmup_steps=130"], "training.warmup_steps"),
-    (["training.teachers={count: 1, max_steps: 5}"], "training.warmup_steps"),
     (["training.validate_every=131"], "training.validate_every"),
     (["training.validate_every=65", "training.early_stopping=2"], "training.early_stopping"),
     (["training.validate_every=65", "training.average={kind: best, count: 3}"], "training.average.count"),
-    (["training.bidirectional_epochs=100"], "training.bidirectional_epochs"),
     (["data.train=[{source: train.de, target: train.en}]", "data.temperature=2"], "data.temperature")])
 def test_a_key_that_can_have_no_effect_is_named(directory, settings, key):
     warnings = checked(*settings).warnings

@@ -1,5 +1,4 @@
 from collections import Counter
-from dataclasses import replace
 from itertools import chain, combinations, pairwise
 
 import numpy as np
@@ -133,17 +132,6 @@ def test_parts_of_a_step_have_like_numbers_of_tokens_on_both_sides(corpus, accum
 
 def test_a_step_of_few_pairs_has_no_empty_part(make_corpus):
     assert as_lists(plan_epoch(make_corpus([5], [7]), 13, 3, seed=1, epoch=0)) == [[[0]]]
-
-
-def test_the_reversed_pairs_follow_the_pairs(corpus):
-    both = replace(corpus, weights=np.arange(PAIRS), lines=np.arange(PAIRS) + 7).with_reversed()
-    assert len(both) == 2 * PAIRS and both.weights[PAIRS + 3] == 3 and both.lines[PAIRS + 3] == 10
-    for pair in (0, 1, 500, PAIRS - 1):
-        sides = {name: getattr(gather(corpus, np.array([pair])), name).tolist() for name in ("source", "target_output")}
-        first, second = (gather(both, np.array([index])) for index in (pair, PAIRS + pair))
-        assert [first.source.tolist(), first.target_output.tolist()] == [sides["source"], sides["target_output"]]
-        assert [second.source.tolist(), second.target_output.tolist()] == [sides["target_output"], sides["source"]]
-    assert corpus.with_reversed().weights is None
 
 
 def test_a_weight_says_how_often_a_pair_is_seen(make_corpus):

@@ -78,9 +78,7 @@ recipe("a test set with faults", test="a dog|a dog\n" * 4 + "7 HÃ¼nde|11 dogs\
 recipe("warm-up longer than the training", "training.warmup_steps=14")
 recipe("validation intervals longer than the training", "training.validate_every=14", "training.early_stopping=1",
        "training.average={kind: last, count: 2}")
-recipe("exchanged sides in all epochs", "training.bidirectional_epochs=1000")
 recipe("temperature of one corpus", "data.temperature=2")
-recipe("teachers", "training.teachers.count=2")
 
 
 @MESSAGES

@@ -8,13 +8,13 @@ import torch
 import torch.nn.functional as F
 
 from seq2seq.data.batching import IGNORE_INDEX, EncodedCorpus, EncodedSide, Shape, gather
-from seq2seq.data.token_noise import TokenNoise
 from seq2seq.model import consistency
 from seq2seq.model import loss as loss_module
-from seq2seq.model.consistency import consistency_loss
+from seq2seq.model.consistency import TokenCutoff, consistency_loss
 from seq2seq.model.interface import Logits
 from seq2seq.model.loss import divergence_gradient, smoothed_cross_entropy
 from seq2seq.model.transformer import Transformer
+from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 
 TOKENS, D_MODEL, VOCAB_SIZE = 11, 5, 23
 
@@ -129,7 +129,7 @@ def transformer(tied):
 
 @pytest.mark.parametrize("cutoff", [0, 0.5])
 def test_two_passes_computed_together_equal_two_separate_passes(batch, cutoff):
-    model, second = transformer("all"), TokenNoise(40, 40).cut(batch, cutoff) if cutoff else batch
+    model, second = transformer("all"), TokenCutoff(40, 40).cut(batch, cutoff) if cutoff else batch
     results = []
     for together in (False, True):
         passes = consistency.two_passes(model, batch, second, together)
@@ -137,6 +137,20 @@ def test_two_passes_computed_together_equal_two_separate_passes(batch, cutoff):
         results.append(([each.hidden for each in passes], torch.autograd.grad(loss.total, model.parameters())))
     torch.testing.assert_close(results[1], results[0], rtol=0, atol=1e-12)
     assert torch.equal(*results[0][0]) == (not cutoff)
+
+
+def test_a_cut_gives_its_share_of_the_words_an_id_of_their_own():
+    sources = np.random.default_rng(1).integers(3, 30, (4001, 9)).tolist()
+    corpus = EncodedCorpus(EncodedSide.from_lists(sources), EncodedSide.from_lists(sources))
+    before, languages = gather(corpus, np.arange(4001)), tuple(range(5, 20))
+    torch.manual_seed(1)
+    after = TokenCutoff(50, 57, languages).cut(before, 0.05)
+    assert after.target_output is before.target_output and after.source_offsets is before.source_offsets
+    for side, new_id in (("source", 50), ("target_input", 57)):
+        old, new = getattr(before, side), getattr(after, side)
+        kept = torch.isin(old, torch.tensor([START_ID, END_ID, *languages]))
+        assert (new == new_id)[~kept].float().mean().item() == pytest.approx(0.05, abs=0.005)
+        assert torch.equal(new[kept | (new != new_id)], old[kept | (new != new_id)])
 
 
 @pytest.mark.parametrize("tied", ["all", "decoder", "none"])

@@ -102,8 +102,6 @@ NEEDED = {
     "model.input_feeding=true": ["model.type=rnn"],
     "model.type=language_model": OF_A_LANGUAGE_MODEL,
     "training.best_metric=exact": ["metrics=[bleu, exact]"],
-    "training.teachers.ensemble=true": ["training.teachers.count=1"],
-    "training.teachers.ensemble=false": ["training.teachers.count=1"],
 }
 
 
@@ -502,7 +500,6 @@ metrics: [perplexity, bleu]
 tokenizer:
   joint: false
 training:
-  teachers: {count: 1}
   consistency: 5
   warmup_step: 7
 expected:
@@ -520,24 +517,13 @@ def located(text: str) -> set[str]:
 def test_independent_restrictions_come_all_at_once_at_the_line_and_key_of_the_user():
     """tied_embeddings is not set: the error is at tokenizer.joint. With the unknown key, `training` is not checked."""
     independent = {"6:data.train.1.tag", "7:data.train.2.tag", "10:model.copy", "11:metrics", "13:tokenizer.joint",
-                   "19:expected.t", "19:expected.t.bleu"}
-    assert located(FAULTS) == independent | {"17:training.warmup_step"}
-    assert located(FAULTS.replace("warmup_step:", "warmup_steps:")) == independent | {"16:training.consistency"}
+                   "18:expected.t", "18:expected.t.bleu"}
+    assert located(FAULTS) == independent | {"16:training.warmup_step"}
+    assert located(FAULTS.replace("warmup_step:", "warmup_steps:")) == independent | {"15:training.consistency"}
 
 
 def test_each_valid_section_is_checked_although_another_is_wrong():
     assert located(FAULTS.replace("target: de}", "target: deutsch sprache}")) >= {
-        "2:languages.target", "11:metrics", "13:tokenizer.joint", "17:training.warmup_step"}
+        "2:languages.target", "11:metrics", "13:tokenizer.joint", "16:training.warmup_step"}
     one_side = FAULTS.replace("a, target: b}\nmodel", "a}\nmodel")
     assert located(one_side) >= {"8:data.valid", "11:metrics", "10:model.copy"}
-
-
-@pytest.mark.parametrize(("teachers", "where"), [
-    ("model: {num_heads: 3}", "14:training.teachers.model.num_heads"),
-    ("model: {type: rnn}", "15:training.guided_alignment"),
-    ("model: {type: pointer}", "14:training.teachers.model.type"), ("max_steps: 0", "14:training.teachers.max_steps")])
-def test_errors_about_teachers_are_at_the_key_that_the_user_wrote(teachers, where):
-    text = FAULTS.partition("model:")[0].replace(", tag: '>>fr<<'", "").replace(", tag: '>>de<< y'", "")
-    text = text.replace("fr}", "de}")
-    text += "model:\n  d_model: 64\ndecoding:\n  beam_size: 2\ntraining:\n  teachers: {count: 1, " + teachers + "}\n"
-    assert located(text + "  guided_alignment: 0.05\n") == {where}

@@ -21,8 +21,8 @@ CPU = ["--device", "cpu", "--threads", "1", "--precision", "fp32"]
 IN_RUN = (".lock", "recipe.yaml", "metrics.jsonl", "curves.svg", "best", "best/metadata.json", "best/README.md",
           "best/recipe.yaml", "checkpoints", "checkpoints/step-00000004", "checkpoints/step-00000006",
           "checkpoints/step-00000004/metadata.json", "tokenizer", "tokenizer/metadata.json", "tensorboard",
-          "tensorboard/events.out.tfevents.1", "prepared", "prepared/x", "synthetic", "synthetic/x.parts", "teachers",
-          "teachers/1", ".best.replaced", ".recipe.yaml.0123456789abcdef.tmp", "checkpoints/.step-00000004.replaced",
+          "tensorboard/events.out.tfevents.1", "prepared", "prepared/x", "synthetic", "synthetic/x.parts",
+          ".best.replaced", ".recipe.yaml.0123456789abcdef.tmp", "checkpoints/.step-00000004.replaced",
           "best/.metadata.json.0123456789abcdef.tmp")
 QUICK = (".lock", "metrics.jsonl", "best/README.md", "checkpoints", "tensorboard/events.out.tfevents.1", "synthetic")
 

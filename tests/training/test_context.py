@@ -302,7 +302,7 @@ def test_the_weights_of_the_context_are_shown(each_translator):
 
 
 @pytest.mark.parametrize("settings", [
-    ["data.context=0", "model.context=hierarchical"], ["training.switch_out=1"], ["tokenizer={type: words}"],
+    ["data.context=0", "model.context=hierarchical"], ["tokenizer={type: words}"],
     ["decoding.coverage_penalty=0.2"], ["data.valid.document=3"]], ids=str)
 def test_keys_that_do_not_fit_are_refused(folder, settings):
     with pytest.raises(RecipeError):

@@ -291,10 +291,6 @@ def test_fine_tuning_and_ensembles_need_the_languages_of_the_model(folder, tmp_p
     (folder / "one.yaml").write_text(one.replace("training:", "training:\n  start_from: run/best"))
     with pytest.raises(TokenizerError, match="language tokens for de, en, la, but not for xh"):
         start_training(load_recipe(folder / "one.yaml"), tmp_path / "run")
-    (folder / "one.yaml").write_text(RECIPE.replace("{vocab_size: auto}", "{taken_from: run/best}").replace(
-        "training:", "training:\n  bidirectional_epochs: 1"))
-    with pytest.raises(TokenizerError, match="bidirectional_epochs"):
-        start_training(load_recipe(folder / "one.yaml"), tmp_path / "both")
     (folder / "one.yaml").write_text(RECIPE.replace("{vocab_size: auto}", "{taken_from: run/best}"))
     train(load_recipe(folder / "one.yaml", ["training.max_steps=1"]), folder / "german")
     assert Translator.load(folder / "run", ensemble=[folder / "german"]).directions.tokens

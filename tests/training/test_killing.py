@@ -11,7 +11,7 @@ HARNESS = Path(__file__).parents[1] / "killing.py"
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "kills"), [
-    ("training", 5), ("teachers", 2), ("back-translation", 3), ("adaptation", 2), ("translation", 5)])
+    ("training", 5), ("back-translation", 3), ("adaptation", 2), ("translation", 5)])
 def test_a_command_that_is_killed_and_run_again_gives_the_same_result(kind, kills):
     """Kill a few times, because each kill runs the command twice; after changes, run killing.py with many kills."""
     done = subprocess.run([sys.executable, HARNESS, kind, str(kills)], capture_output=True, text=True)

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from seq2seq.data.batching import IGNORE_INDEX
-from seq2seq.data.token_noise import TokenNoise
 from seq2seq.devices import is_out_of_memory
 from seq2seq.errors import UserError
+from seq2seq.model.consistency import TokenCutoff
 from seq2seq.model.rnn import RecurrentModel
 from seq2seq.recipe import TrainingSection
 from seq2seq.training.step import TrainingStep
@@ -155,7 +155,7 @@ def test_consistency_compares_two_passes_with_different_dropout_masks(make_model
 def test_simcut_compares_a_pass_with_one_over_cut_tokens(make_model, make_corpus):
     def sums(**values):
         step = TrainingStep(model, TrainingSection(label_smoothing=0.1, **values), torch.float64, seed=1, max_length=19,
-                            noise=TokenNoise(len(model.source_embedding), len(model.target_embedding)))
+                            cutoff=TokenCutoff(len(model.source_embedding), len(model.target_embedding)))
         return step.accumulate(corpus, [((0,), np.arange(4))], 1)[0]
 
     model, corpus = make_model(dropout=0.0).train(), make_corpus()
