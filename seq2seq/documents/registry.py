@@ -15,7 +15,7 @@ from seq2seq.documents.block import Document, DocumentError
 from seq2seq.documents.xml_tokens import decode_xml
 from seq2seq.errors import UserError
 from seq2seq.files import UTF16_MARKS, compression_of
-from seq2seq.languages import LANGUAGE_NAMES, is_same_language, main_language
+from seq2seq.languages import LANGUAGES, is_same_language, main_language
 
 # Class and file suffixes of each format. A class is imported on first use, because the help of the command line needs
 # only the names. `.txt` is no suffix of `text`, because such files usually have a sentence per line. `.xml` is left
@@ -185,7 +185,7 @@ def _require_language(texts: str, named: Iterable[str], language: str) -> None:
     texts: the texts in this language, such as "translations".
     """
     for code in sorted(named):
-        known = {main_language(code), main_language(language)} <= LANGUAGE_NAMES.keys()
+        known = {main_language(code), main_language(language)} <= LANGUAGES
         if known and not is_same_language(code, language):
             raise DocumentError(f"the document says that it has {texts} in the language {code}, not {language}. "
                                 "Correct what the document says, or choose other languages.")

@@ -7,7 +7,7 @@ import pytest
 from seq2seq.cli.translate import input_format, require_lines
 from seq2seq.documents.registry import FORMATS, SUFFIXES, format_of, structure_of
 from seq2seq.errors import UserError
-from seq2seq.languages import LANGUAGE_NAMES, canonical
+from seq2seq.languages import LANGUAGES, canonical
 from seq2seq.serve.errors import ApiError
 from seq2seq.serve.files import format_of_file
 
@@ -38,7 +38,7 @@ def test_lines_of_text_are_lines_whatever_their_name(name, tmp_path):
 
 
 def test_no_code_of_a_language_is_the_suffix_of_another_format():
-    for suffix in {canonical(code) for code in LANGUAGE_NAMES} | {*LANGUAGE_NAMES, "mo", "sh", "iw"}:
+    for suffix in {canonical(code) for code in LANGUAGES} | {*LANGUAGES, "mo", "sh", "iw"}:
         require_lines(f"corpus.{suffix.lower()}", b"A dog.")
 
 
