@@ -108,6 +108,11 @@ def code_for(name: str) -> str | None:
     return _codes_by_name().get(main) or _COUNTRIES.get(main)
 
 
+def is_language(code: str) -> bool:
+    """Return True for the code of a language, in any form, and for a name or a country code that `code_for` knows."""
+    return main_language(canonical(code)) in _names() or code_for(code) is not None
+
+
 def suggestion_for(name: str) -> str:
     """Return a sentence with the code of a language that is given by its name or a country code; else ""."""
     return f" The code of {language_name(code)} is {code}." if (code := code_for(name)) else ""
