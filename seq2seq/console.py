@@ -196,7 +196,7 @@ def _bar_for_terminal(state: _ProgressState) -> Iterator[Advance]:
                TextColumn("{task.fields[fields]}", markup=False),
                TextColumn("{task.fields[metrics]}", markup=False, table_column=Column(no_wrap=True, ratio=1))]
 
-    def texts() -> dict[str, str]:
+    def texts() -> dict[str, Any]:
         return {"fields": FIELD_SEPARATOR.join(state.fields()), "metrics": FIELD_SEPARATOR.join(state.metrics[1:])}
 
     with Progress(*columns, console=_console, transient=True, expand=True) as bar:
