@@ -16,12 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.segment import Segment
-from rich.spinner import Spinner
-from rich.text import Text
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+from rich.table import Column
 
 Item = TypeVar("Item")
 
@@ -31,10 +28,8 @@ time for validations."""
 LOG_INTERVAL_SECONDS = 60
 """Minimum time between a log line without new metrics and the line before it. `progress` explains log lines."""
 FIELD_SEPARATOR = "  "
-BAR_COLUMNS = (8, 24)
-"""Minimum and maximum width of the bar in columns of the terminal."""
-MIN_DESCRIPTION_COLUMNS = 8
-"""The description is shown only if more than this number of columns is free for it and its separator."""
+BAR_COLUMNS = 24
+"""Width of the bar in columns of the terminal. It is smaller if the figures need the room."""
 
 NOTEBOOK_SECONDS = 0.5
 """Minimum time between two updates of the line in a notebook."""
@@ -52,7 +47,7 @@ _console = Console(stderr=_notebook_display() is None, force_jupyter=False, high
 class Advance(Protocol):
     """Function that advances a progress bar by `amount`, and shows new metrics beside the bar if there are any.
 
-    metrics: formatted metrics, the most important first. The first one is always shown, the others if they fit.
+    metrics: formatted metrics, the most important first. On a terminal, those at the end are shown if they fit.
     """
 
     def __call__(self, amount: int, metrics: Sequence[str] = ()) -> None: ...
@@ -111,8 +106,8 @@ def progress(description: str, total: int | None, done: int = 0, unit: str = "li
     if not _console.is_terminal:
         yield _advance_with_log_lines(state)
         return
-    with Live(_ProgressLine(state), console=_console, transient=True, refresh_per_second=10):
-        yield state.advance
+    with _bar_for_terminal(state) as advance:
+        yield advance
 
 
 def with_progress(description: str, items: Iterable[Item], unit: str) -> Iterator[Item]:
@@ -160,21 +155,20 @@ class _ProgressState:
         (began, before), (now, done) = self._samples[0], self._samples[-1]
         return (done - before) / (now - began) if now > began and done > before else None
 
-    def fields(self, short: bool = False) -> list[str]:
-        """Return the fields that are shown at any width: count, rate, time left, first metric. short: omit units."""
+    def fields(self) -> list[str]:
+        """Return the texts for the most important figures: count, rate, time left, first metric."""
         rate = self.rate()
-        fields = [f"{self.done:,}{'' if self.total is None else f'/{self.total:,}'}{'' if short else f' {self.unit}'}"]
+        fields = [f"{self.done:,}{'' if self.total is None else f'/{self.total:,}'} {self.unit}"]
         if rate is not None:
-            fields.append(self._per_second(rate, short))
+            fields.append(self._per_second(rate))
             if self.total is not None:
                 fields.append(f"{format_duration(max(self.total - self.done, 0) / rate)} left")
         return fields + self.metrics[:1]
 
-    def _per_second(self, rate: float, short: bool) -> str:
+    def _per_second(self, rate: float) -> str:
         if rate < 0.5:
             return f"{1 / rate:.3g} s/{self.unit.removesuffix('s')}"
-        number = f"{rate:,.0f}" if rate >= 99.5 else f"{rate:.3g}"
-        return f"{number}/s" if short else f"{number} {self.unit}/s"
+        return f"{rate:,.0f} {self.unit}/s" if rate >= 99.5 else f"{rate:.3g} {self.unit}/s"
 
 
 def _advance_with_log_lines(state: _ProgressState) -> Advance:
@@ -191,47 +185,28 @@ def _advance_with_log_lines(state: _ProgressState) -> Advance:
     return advance
 
 
-class _ProgressLine:
-    """Progress bar that fits the terminal. It always shows the `fields` of the state. If the description, the bar or
-    the other metrics do not fit, they are omitted.
+@contextmanager
+def _bar_for_terminal(state: _ProgressState) -> Iterator[Advance]:
+    """Show a line on the terminal: description, bar, the `fields` of the state, and the other metrics, which are cut if
+    the terminal is too narrow. Of a long description, the beginning is shown."""
+    columns = [SpinnerColumn("line" if _console.options.ascii_only else "dots"),
+               TextColumn("{task.description}", markup=False,
+                          table_column=Column(no_wrap=True, max_width=_console.width // 4)),
+               *([] if state.total is None else [BarColumn(BAR_COLUMNS)]),
+               TextColumn("{task.fields[fields]}", markup=False),
+               TextColumn("{task.fields[metrics]}", markup=False, table_column=Column(no_wrap=True, ratio=1))]
 
-    rich's own progress bar is not used, because it makes all fields too short to read in a narrow terminal.
-    """
+    def texts() -> dict[str, Any]:
+        return {"fields": FIELD_SEPARATOR.join(state.fields()), "metrics": FIELD_SEPARATOR.join(state.metrics[1:])}
 
-    def __init__(self, state: _ProgressState) -> None:
-        self.state, self._spinner = state, Spinner("dots")
+    with Progress(*columns, console=_console, transient=True, expand=True) as bar:
+        task = bar.add_task(state.description, total=state.total, completed=state.done, **texts())
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        state, width = self.state, options.max_width
-        spinner = Text(" ") if options.ascii_only else self._spinner.render(console.get_time())
-        assert isinstance(spinner, Text)
-        columns_left = width - 2
-        fields = state.fields()
-        if _columns(fields) > columns_left:
-            fields = state.fields(short=True)
-        if _columns(fields) > columns_left:                                       # wraps over several lines
-            yield from _wrap(fields, width)
-            return
-        columns_left -= _columns(fields)
-        description = Text(state.description)
-        if columns_left > MIN_DESCRIPTION_COLUMNS:
-            description.truncate(columns_left - len(FIELD_SEPARATOR), overflow="ellipsis")
-            columns_left -= description.cell_len + len(FIELD_SEPARATOR)
-        else:
-            description = Text()
-        bar = 0
-        if state.total is not None and columns_left >= BAR_COLUMNS[0] + len(FIELD_SEPARATOR):
-            bar = min(columns_left - len(FIELD_SEPARATOR), BAR_COLUMNS[1])
-            columns_left -= bar + len(FIELD_SEPARATOR)
-        for metric in state.metrics[1:]:
-            if _columns([metric]) + len(FIELD_SEPARATOR) > columns_left:
-                break
-            columns_left -= _columns([metric]) + len(FIELD_SEPARATOR)
-            fields.append(metric)
-        parts = [description] if description else []
-        if bar:
-            parts.append(_render_bar(state, bar, console, options))
-        yield Text.assemble(spinner, " ", Text(FIELD_SEPARATOR).join([*parts, *map(Text, fields)]))
+        def advance(amount: int, metrics: Sequence[str] = ()) -> None:
+            state.advance(amount, metrics)
+            bar.update(task, completed=state.done, **texts())
+
+        yield advance
 
 
 class _NotebookLine:
@@ -293,29 +268,6 @@ def html_table(rows: Iterable[Sequence[str]], head: Sequence[str] = (), caption:
 
 def _escaped(text: str) -> str:
     return html.escape(escape_control_characters(text))
-
-
-def _columns(fields: Sequence[str]) -> int:
-    """Return the number of columns that the fields occupy side by side."""
-    return Text(FIELD_SEPARATOR.join(fields)).cell_len
-
-
-def _wrap(fields: Sequence[str], width: int) -> Iterator[Text]:
-    line: list[str] = []
-    for field in fields:
-        if line and _columns([*line, field]) > width:
-            yield Text(FIELD_SEPARATOR.join(line))
-            line = []
-        line.append(field)
-    yield Text(FIELD_SEPARATOR.join(line))
-
-
-def _render_bar(state: _ProgressState, columns: int, console: Console, options: ConsoleOptions) -> Text:
-    bar = ProgressBar(total=state.total, completed=min(state.done, state.total or 0), width=columns)
-    segments: list[Segment] = list(console.render(bar, options.update(width=columns)))
-    text = Text.assemble(*((segment.text, segment.style or "") for segment in segments))
-    text.pad_right(columns - text.cell_len)
-    return text
 
 
 def silence(quiet: bool = True) -> None:

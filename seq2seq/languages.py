@@ -11,42 +11,22 @@ from collections import Counter
 from collections.abc import Iterable
 from functools import cache, lru_cache
 
-# Codes and English name of each language, separated by colons: the code, which is ISO 639-1 if there is one, then ISO
-# 639-2/T (also 639-3), then ISO 639-2/B if it differs. The name, with _ for spaces, is missing for some rare languages.
-_LANGUAGES = """
-aa:aar ab:abk ae:ave af:afr:Afrikaans ak:aka am:amh:Amharic an:arg:Aragonese ar:ara:Arabic as:asm:Assamese ast:Asturian
-av:ava ay:aym:Aymara az:aze:Azerbaijani ba:bak:Bashkir be:bel:Belarusian bg:bul:Bulgarian bh:bih bi:bis bm:bam:Bambara
-bn:ben:Bengali bo:bod:tib:Tibetan br:bre:Breton bs:bos:Bosnian ca:cat:Catalan ce:che:Chechen ceb:Cebuano ch:cha
-ckb:Central_Kurdish co:cos:Corsican cr:cre cs:ces:cze:Czech cu:chu cv:chv:Chuvash cy:cym:wel:Welsh da:dan:Danish
-de:deu:ger:German dsb:Lower_Sorbian dv:div:Divehi dz:dzo:Dzongkha ee:ewe:Ewe el:ell:gre:Greek en:eng:English
-eo:epo:Esperanto es:spa:Spanish et:est:Estonian eu:eus:baq:Basque fa:fas:per:Persian ff:ful:Fulah fi:fin:Finnish
-fj:fij:Fijian fo:fao:Faroese fr:fra:fre:French fy:fry:Western_Frisian ga:gle:Irish gd:gla:Scottish_Gaelic
-gl:glg:Galician gn:grn:Guarani gsw:Swiss_German gu:guj:Gujarati gv:glv:Manx ha:hau:Hausa haw:Hawaiian he:heb:Hebrew
-hi:hin:Hindi ho:hmo hr:hrv:Croatian hsb:Upper_Sorbian ht:hat:Haitian_Creole hu:hun:Hungarian hy:hye:arm:Armenian hz:her
-ia:ina:Interlingua id:ind:Indonesian ie:ile:Interlingue ig:ibo:Igbo ii:iii ik:ipk io:ido:Ido is:isl:ice:Icelandic
-it:ita:Italian iu:iku:Inuktitut ja:jpn:Japanese jv:jav:Javanese ka:kat:geo:Georgian kab:Kabyle kg:kon:Kongo
-ki:kik:Kikuyu kj:kua kk:kaz:Kazakh kl:kal:Kalaallisut km:khm:Khmer kn:kan:Kannada ko:kor:Korean kr:kau:Kanuri
-ks:kas:Kashmiri ku:kur:Kurdish kv:kom:Komi kw:cor:Cornish ky:kir:Kyrgyz la:lat:Latin lb:ltz:Luxembourgish lg:lug:Ganda
-li:lim:Limburgish lij:Ligurian ln:lin:Lingala lo:lao:Lao lt:lit:Lithuanian lu:lub lv:lav:Latvian mai:Maithili
-mg:mlg:Malagasy mh:mah:Marshallese mi:mri:mao:Maori mk:mkd:mac:Macedonian ml:mal:Malayalam mn:mon:Mongolian
-mr:mar:Marathi ms:msa:may:Malay mt:mlt:Maltese my:mya:bur:Burmese na:nau nb:nob:Norwegian nd:nde nds:Low_German
-ne:nep:Nepali ng:ndo nl:nld:dut:Dutch nn:nno:Norwegian_Nynorsk no:nor nr:nbl:South_Ndebele nso:Northern_Sotho
-nv:nav:Navajo ny:nya:Chichewa oc:oci:Occitan oj:oji om:orm:Oromo or:ori:Odia os:oss:Ossetian pa:pan:Punjabi
-pap:Papiamento pi:pli pl:pol:Polish ps:pus:Pashto pt:por:Portuguese pt-BR:Portuguese_(Brazil) qu:que:Quechua
-rm:roh:Romansh rn:run:Rundi ro:ron:rum:Romanian ru:rus:Russian rw:kin:Kinyarwanda sa:san:Sanskrit sc:srd:Sardinian
-scn:Sicilian sd:snd:Sindhi se:sme:Northern_Sami sg:sag:Sango sh:hbs:Serbo-Croatian si:sin:Sinhala sk:slk:slo:Slovak
-sl:slv:Slovenian sm:smo:Samoan sn:sna:Shona so:som:Somali sq:sqi:alb:Albanian sr:srp:Serbian ss:ssw:Swati
-st:sot:Southern_Sotho su:sun:Sundanese sv:swe:Swedish sw:swa:Swahili szl:Silesian ta:tam:Tamil te:tel:Telugu
-tg:tgk:Tajik th:tha:Thai ti:tir:Tigrinya tk:tuk:Turkmen tl:tgl:Tagalog tn:tsn:Tswana to:ton:Tongan tr:tur:Turkish
-ts:tso:Tsonga tt:tat:Tatar tw:twi:Twi ty:tah:Tahitian ug:uig:Uyghur uk:ukr:Ukrainian ur:urd:Urdu uz:uzb:Uzbek
-ve:ven:Venda vec:Venetian vi:vie:Vietnamese vo:vol wa:wln:Walloon war:Waray wo:wol:Wolof xh:xho:Xhosa yi:yid:Yiddish
-yo:yor:Yoruba yue:Cantonese za:zha:Zhuang zh:zho:chi:Chinese zh-Hans:Chinese zh-Hant:Chinese_(traditional) zu:zul:Zulu
+_CODES = """
+af am an ar as ast ay az ba be bg bm bn bo br bs ca ce ceb ckb co cs cv cy da de dsb dv dz ee el en eo es et eu fa ff
+fi fj fo fr fy ga gd gl gn gsw gu gv ha haw he hi hr hsb ht hu hy ia id ie ig io is it iu ja jv ka kab kg ki kk kl km
+kn ko kr ks ku kv kw ky la lb lg li lij ln lo lt lv mai mg mh mi mk ml mn mr ms mt my nb nds ne nl nn nr nso nv ny oc
+om or os pa pap pl ps pt pt-BR qu rm rn ro ru rw sa sc scn sd se sg sh si sk sl sm sn so sq sr ss st su sv sw szl ta
+te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vec vi wa war wo xh yi yo yue za zh zh-Hans zh-Hant zu
 """
-_ENTRIES = [entry.split(":") for entry in _LANGUAGES.split()]
-_TWO_LETTERS = {three: two for two, *others in _ENTRIES for three in others if three.islower()}
-
-LANGUAGE_NAMES = {code: others[-1].replace("_", " ") for code, *others in _ENTRIES if others[-1][0].isupper()}
-"""English name of each language by its code."""
+LANGUAGES = frozenset(_CODES.split())
+"""Codes of languages, ISO 639-1 if they have such a code, else ISO 639-3. A code in a document, such as a key of YAML,
+names a language only if it is one of these."""
+# Babel, which is loaded on first use because its data take 30 ms, has the names and codes of languages. These are names
+# that it has in another form, and three-letter codes that it replaces by another language, or that stand for something
+# else in names of files (`src`: the source).
+_OWN_NAMES = {"bn": "Bengali", "ff": "Fulah", "mi": "Maori", "nb": "Norwegian", "ny": "Chichewa", "os": "Ossetian",
+              "pt-BR": "Portuguese (Brazil)", "zh-Hans": "Chinese", "zh-Hant": "Chinese (traditional)"}
+_OWN_CODES = {"bih": "bh", "cmn": "cmn", "hbs": "sh", "src": "src", "tgl": "tl", "twi": "tw"}
 
 # ISO 639-3 codes of Chinese languages. In ISO 639-1, zh stands for all of them.
 _CHINESE = {"cmn", "yue", "wuu", "lzh"}
@@ -57,10 +37,6 @@ dansk:da deutsch:de espanol:es español:es farsi:fa flemish:nl francais:fr fran�
 italiano:it kirghiz:ky laotian:lo magyar:hu mandarin:zh moldovan:ro nederlands:nl nihongo:ja norsk:no norwegian:no
 oriya:or polski:pl portugues:pt português:pt sinhalese:si slovene:sl sotho:st suomi:fi svenska:sv tonga:to
 """
-# Names that are three-letter codes, such as `ewe`, are left out.
-_CODES = {name.lower(): code for code, name in LANGUAGE_NAMES.items()
-          if len(code) == 2 and name.lower() not in _TWO_LETTERS}
-_CODES |= dict(entry.split(":") for entry in _OTHER_NAMES.split())
 # Codes of countries, and codes that do not exist, which are often written for a language; all are no language codes.
 _COUNTRIES = {"al": "sq", "bd": "bn", "by": "be", "cn": "zh", "cz": "cs", "dk": "da", "gb": "en", "ge": "ka",
               "gr": "el", "il": "he", "ir": "fa", "jp": "ja", "kh": "km", "kz": "kk", "mx": "es", "np": "ne",
@@ -75,6 +51,32 @@ _ALIASES = {"zh": "zh-Hans", "zh-cn": "zh-Hans", "zh-sg": "zh-Hans", "zh-my": "z
             "in": "id", "ji": "yi", "mo": "ro", "fil": "tl"}
 
 
+@cache
+def _two_letters() -> dict[str, str]:
+    """Return the two-letter code of each language that has one, by its three-letter codes."""
+    from babel.core import get_global
+
+    aliases = {three: two for three, two in get_global("language_aliases").items() if (len(three), len(two)) == (3, 2)}
+    return aliases | _OWN_CODES
+
+
+@cache
+def _names() -> dict[str, str]:
+    """Return the English name of each language by its code."""
+    from babel import Locale
+
+    return {**Locale("en").languages, **_OWN_NAMES}
+
+
+@cache
+def _codes_by_name() -> dict[str, str]:
+    """Return the two-letter code of a language by its name in lower case. Names that are three-letter codes, such as
+    `ewe`, are left out."""
+    names = {_names()[code].lower(): code for code in LANGUAGES if len(code) == 2}
+    return {name: code for name, code in names.items() if name not in _two_letters()} | dict(
+        entry.split(":") for entry in _OTHER_NAMES.split())
+
+
 def subtags(code: str) -> list[str]:
     """Return the parts of a language code in lower case: language, script, region. A three-letter code of the language
     is replaced by its two-letter code if there is one.
@@ -82,7 +84,7 @@ def subtags(code: str) -> list[str]:
     Examples: ["en", "us"] for eng-US, en_US and EN-us; ["de"] for de, deu and ger; ["gsw"] for gsw.
     """
     language, *others = code.lower().replace("_", "-").split("-")
-    return [_TWO_LETTERS.get(language, language), *others]
+    return [_two_letters().get(language, language) if len(language) == 3 else language, *others]
 
 
 @lru_cache(maxsize=1024)
@@ -103,7 +105,12 @@ def code_for(name: str) -> str | None:
     Returns None for language codes, and for unknown names.
     """
     main = name.strip().lower().replace("_", "-").partition("-")[0]
-    return _CODES.get(main) or _COUNTRIES.get(main)
+    return _codes_by_name().get(main) or _COUNTRIES.get(main)
+
+
+def is_language(code: str) -> bool:
+    """Return True for the code of a language, in any form, and for a name or a country code that `code_for` knows."""
+    return main_language(canonical(code)) in _names() or code_for(code) is not None
 
 
 def suggestion_for(name: str) -> str:
@@ -157,10 +164,10 @@ def _script(code: str) -> str:
 
 def language_name(code: str) -> str:
     """Return the English name of a language, with its script or region if the code has one; `code` if unknown."""
-    if code in LANGUAGE_NAMES:
-        return LANGUAGE_NAMES[code]
     main, _, rest = code.partition("-")
-    return f"{language_name(main)} ({rest})" if rest and main in LANGUAGE_NAMES else code
+    if code in _names() or main not in _names():
+        return _names().get(code, code)
+    return f"{_names()[main]} ({rest})"
 
 
 # Spacing and evaluation

@@ -50,11 +50,11 @@ def training(clock, total=100_000, done=99_900 - 50):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_steps_rate_time_left_and_loss_are_shown_at_any_width(monkeypatch, clock, width):
+def test_steps_rate_and_time_left_are_shown_at_any_width(monkeypatch, clock, width):
     # 100 steps of 480 s are left: 13.3 hours
     line, = shown_on_terminal(monkeypatch, width, lambda: training(clock))
     assert len(line) <= width
-    for part in ("99,900/100,000", "480 s/step", "13.3 h left", "loss 5.127"):
+    for part in ("99,900/100,000", "480 s/step", "13.3 h left", *(["loss 5.127"] if width >= 80 else [])):
         assert part in line
 
 
@@ -66,10 +66,9 @@ def test_the_bar_and_other_figures_come_where_there_is_room(monkeypatch, clock):
     assert all(figure in lines[200] for figure in METRICS)
 
 
-def test_a_terminal_too_narrow_for_one_line_gets_two(monkeypatch, clock):
-    lines = shown_on_terminal(monkeypatch, 30, lambda: training(clock))
-    assert "  ".join(line.strip() for line in lines) == "99,900/100,000  480 s/step  13.3 h left  loss 5.127"
-    assert all(len(line) <= 30 for line in lines)
+def test_in_a_very_narrow_terminal_the_line_is_cut_at_its_end(monkeypatch, clock):
+    line, = shown_on_terminal(monkeypatch, 30, lambda: training(clock))
+    assert "99,900/100,000 steps" in line and len(line) <= 30
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +10,6 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from seq2seq.alignment.fonts import families_for
 from seq2seq.alignment.shown_maps import (
     COLUMNS,
     NAMES,
@@ -35,6 +35,10 @@ MAX_SIDE = 60.0
 """Maximum width and height of a picture in inches: 9,000 pixels at 150 dpi."""
 MIN_WEIGHT_RANGE = 1e-4
 """If the highest and the lowest weight in a picture differ by at most this number, all cells have the same colour."""
+FONTS = ["DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans Devanagari", "Noto Sans Bengali",
+         "Noto Sans Thai", "Arial Unicode MS", "Microsoft YaHei", "Malgun Gothic", "Nirmala UI", "Leelawadee UI"]
+"""Fonts of a picture: that of matplotlib, then those for other scripts that Linux (Noto), macOS and Windows have. A
+character is drawn with the first one that is installed and has it."""
 
 
 def attention_map(model: Translator | str | Path, source: str, target: str | None = None, *, kind: Kind | None = None,
@@ -55,7 +59,7 @@ def attention_map(model: Translator | str | Path, source: str, target: str | Non
     new_figure()                                                    # an error comes before the model is loaded
     translator = model if isinstance(model, Translator) else Translator.load(model, precision="fp32")
     pair, selection = map_of_sentence(translator, source, target, kind, layer, head)
-    return draw(pair, translator.languages.codes, name_of(translator), selection)
+    return draw(pair, name_of(translator), selection)
 
 
 def map_of_sentence(translator: Translator, source: str, target: str | None = None, kind: Kind | None = None,
@@ -86,16 +90,16 @@ def name_of(translator: Translator) -> str:
     return real_path(translator.directory).name if translator.directory else "the model"
 
 
-def picture(pair: PairAttention, languages: tuple[str, str], model: str, selection: AttentionMapSelection) -> bytes:
+def picture(pair: PairAttention, model: str, selection: AttentionMapSelection) -> bytes:
     """Return the figure of `draw` as a PNG picture."""
-    return as_png(draw(pair, languages, model, selection), 150)
+    return as_png(draw(pair, model, selection), 150)
 
 
-def draw(pair: PairAttention, languages: tuple[str, str], model: str, selection: AttentionMapSelection) -> Figure:
+def draw(pair: PairAttention, model: str, selection: AttentionMapSelection) -> Figure:
     """Draw the selected attention maps.
 
     Args:
-        languages: language codes of source and target. model: name of the model in the title.
+        model: name of the model in the title.
     Raises:
         UserError: matplotlib is not installed, or the model has no such maps.
     """
@@ -111,9 +115,8 @@ def draw(pair: PairAttention, languages: tuple[str, str], model: str, selection:
     size = (min(MAX_SIDE, grid_columns * (len(columns) * cell + margin) + 1),
             min(MAX_SIDE, grid_rows * (len(rows) * cell + margin) + 0.6))
     title = f"{NAMES[selection.kind]} of {model}" + (f", {maps[0][0]}" if single else "")
-    text = "".join([title, *map(_tick_text, (*rows, *columns))])
-    families = families_for(text, languages)
-    with matplotlib.rc_context({"font.family": families, "font.size": 11}):
+    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)    # it reports each font that is not installed
+    with matplotlib.rc_context({"font.family": FONTS, "font.size": 11}):
         figure.set_size_inches(size)
         lowest, highest, scale_label = _colour_scale([weights for _, weights in maps])
         grid = figure.subplots(grid_rows, grid_columns, squeeze=False).flatten()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -54,7 +53,7 @@ from seq2seq.storage.int8_score import Int8Score
 from seq2seq.storage.links import path_inside, refuse_links
 from seq2seq.storage.run_directory import compare_with_stored_recipe
 from seq2seq.tokenizers.canonical_text import is_blank
-from seq2seq.tokenizers.tokenizer import Tokenizers
+from seq2seq.tokenizers.tokenizer import Tokenizers, reservoir_sample
 from seq2seq.training.log_lines import print_int8
 from seq2seq.training.run import train
 from seq2seq.training.validation import scored_pairs
@@ -320,10 +319,10 @@ def _write(recipe: Recipe, bundle: Path, tokenizers: Tokenizers, given: Mapping[
         train_pairs, valid, test = _text_of_model(recipe_with_corpora(bundle), limit, seed)
     else:
         train_pairs, valid, test = _split(given["general"], seed, PAIRS_PER_HELD_OUT["general"])
-        train_pairs = _sample(train_pairs, limit, seed)
+        train_pairs = reservoir_sample(train_pairs, limit, seed)
     _require_languages(given, train_pairs, recipe, command)
     texts |= {"general.train": train_pairs, "general.valid": valid, "general.test": test}
-    texts["general.valid"] = _sample(valid, MAX_VALIDATED, seed)
+    texts["general.valid"] = reservoir_sample(valid, MAX_VALIDATED, seed)
     apart = _without_common_sentences(texts)
     for name in ("domain.train", "general.train", "general.valid"):
         if not apart[name]:
@@ -460,7 +459,7 @@ def _text_of_model(recipe: Recipe, limit: int, seed: int) -> tuple[list[TextPair
         seen: set[bytes] = set()
         found = (pair for spec in recipe.data.train if spec.translated_by is None
                  for pair in as_lines(cleaned(spec, recipe, Counts(), seen)))
-        train = _sample(_texts(found), limit, seed)
+        train = reservoir_sample(_texts(found), limit, seed)
         valid = [list(as_lines(read_pairs(recipe, spec))) for spec in recipe.data.valid]
     except CorpusError as error:
         raise CorpusError(f"{remedy}\nDetails: {error}") from None
@@ -487,17 +486,6 @@ def _texts(pairs: Iterable[LinePair]) -> Iterable[TextPair]:
 
 def _line(text: str) -> str:
     return text.replace("\n", " ").replace("\r", " ")
-
-
-def _sample(pairs: Iterable[TextPair], limit: int, seed: int) -> list[TextPair]:
-    """Return at most `limit` random pairs (reservoir sampling)."""
-    drawn, kept = random.Random(seed), list[TextPair]()
-    for number, pair in enumerate(pairs):
-        if number < limit:
-            kept.append(pair)
-        elif (place := drawn.randrange(number + 1)) < limit:
-            kept[place] = pair
-    return kept
 
 
 def _recipe_text(recipe: Recipe, bundle: Path, sizes: Mapping[str, int], tokens: int, seed: int, name: str) -> str:

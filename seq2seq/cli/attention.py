@@ -77,12 +77,13 @@ def attention(
     translator = load_translator(model, device, precision, threads, target_language)
     pair, selection = map_of_sentence(translator, source, target, kind.value if kind else None, layer_number,
                                       head_number)
-    languages, name = translator.languages.codes, name_of(translator)
+    name = name_of(translator)
     with writing(output) as file:
         if output.suffix == ".png":
-            file.file.write(picture(pair, languages, name, selection))
+            file.file.write(picture(pair, name, selection))
         else:
-            file.write(page(pair, languages, name, translator.task.has_source and not target, selection))
+            translated = translator.task.has_source and not target
+            file.write(page(pair, translator.languages.codes, name, translated, selection))
     console.print_message(f"{pair.target.text}\nattention maps written to {output}")
 
 

@@ -45,7 +45,7 @@ from seq2seq.documents.registry import (
     FORMATS,
     SUFFIXES,
     format_of,
-    has_other_format,
+    names_lines,
     naming,
     root_element,
     structure_of,
@@ -331,15 +331,16 @@ def input_format(path: Path | None, format: str | None) -> str | None:
             format.
     """
     if format is None and path is not None:
-        compressed = path.suffix in COMPRESSED_SUFFIXES
-        start = b"" if compressed else _start(path)
+        if path.suffix in COMPRESSED_SUFFIXES:
+            if not names_lines(path.stem):
+                raise UserError(f"{path}: documents must not be compressed. Decompress it, or add --document lines if "
+                                "each line of the file is a sentence.")
+            return None
+        start = _start(path)
         format = format_of(path.name, start)
         if format is None:
             require_lines(str(path), start)
-        if compressed and (format_of(path.stem) or has_other_format(path.stem)):
-            raise UserError(f"{path}: documents must not be compressed. Decompress it, or add --document lines if each "
-                            "line of the file is a sentence.")
-        if format:
+        else:
             console.print_message(f"{path} is translated as {format}; with --document lines, each line is a sentence")
     return None if format == "lines" else format
 
@@ -358,14 +359,14 @@ def require_lines(name: str, start: bytes = b"") -> None:
     Args:
         name: name of the file, which does not tell a format that is read. start: beginning of its contents.
     Raises:
-        UserError: its name is that of another kind of document, or its contents begin like one.
+        UserError: its name is not that of lines of text, or its contents begin like another kind of document.
     """
     suffix = Path(name).suffix
     if suffix.lower() == ".xml":
         root = root_element(start)
         problem = f"no format that is read has the root element <{root}>." if root else "it has no root element of XML."
-    elif has_other_format(name):
-        problem = f"{suffix} documents cannot be translated."
+    elif not names_lines(name):
+        problem = f"{suffix} is neither a format that is read, nor .txt, nor the code of a language."
     elif b"\0" in start and not start.startswith(UTF16_MARKS):
         problem = "the contents have bytes of value 0, which no text has."
     elif kind := structure_of(start):

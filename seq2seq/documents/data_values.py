@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from seq2seq.languages import LANGUAGE_NAMES, canonical
+from seq2seq.languages import LANGUAGES, canonical
 
 _MAX_WORD = 60
 """Maximum length of an ASCII word that counts as text. Longer words are keys, hashes or encoded data."""
@@ -142,7 +142,7 @@ def is_data(text: str, key: str = "") -> bool:
 def _is_locale(text: str) -> bool:
     """Return True if a word is the code of a language or locale, and no word of any language."""
     match = _LOCALE.fullmatch(text)
-    return match is not None and match[1] in LANGUAGE_NAMES and match[1] not in _CODE_WORDS and (
+    return match is not None and match[1] in LANGUAGES and match[1] not in _CODE_WORDS and (
         len(match[1]) == 2 or len(text) > 3)
 
 
@@ -151,7 +151,7 @@ def _is_data_of_key(text: str, key: str) -> bool:
     words = {word.lower() for word in _KEY_WORDS.findall(key)} if key and len(text) <= _MAX_PHRASE else set()
     if words & {"lang", "language", "languages", "langs", "locale", "locales", "lng", "hreflang", "culture"}:
         match = _LOCALE.fullmatch(text)
-        return match is not None and canonical(match[1]) in LANGUAGE_NAMES
+        return match is not None and canonical(match[1]) in LANGUAGES
     if words & {"mnemonic", "accelerator", "accesskey", "hotkey", "shortcut"} or {"access", "key"} <= words:
         return len(text) == 1
     if words & {"currency", "country", "region"} and re.fullmatch("[A-Z]{2,3}", text):

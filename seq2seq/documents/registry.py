@@ -15,7 +15,7 @@ from seq2seq.documents.block import Document, DocumentError
 from seq2seq.documents.xml_tokens import decode_xml
 from seq2seq.errors import UserError
 from seq2seq.files import UTF16_MARKS, compression_of
-from seq2seq.languages import LANGUAGE_NAMES, is_same_language, main_language
+from seq2seq.languages import LANGUAGES, is_language, is_same_language, main_language
 
 # Class and file suffixes of each format. A class is imported on first use, because the help of the command line needs
 # only the names. `.txt` is no suffix of `text`, because such files usually have a sentence per line. `.xml` is left
@@ -54,21 +54,6 @@ _BILINGUAL = ("tmx", "xcstrings", "csv")
 """Formats that have texts of several languages in one file."""
 _ROOTS = {"resources": "android", "xliff": "xliff", "TS": "ts", "tmx": "tmx", "root": "resx", "html": "html"}
 """Format of a file with the suffix .xml by the name of its root element."""
-# Suffixes of structured files that are not read: their lines are not sentences. Codes of languages, which
-# corpora have as suffixes, are left out, such as .pl and .cs.
-_OTHERS = """
-.pdf .doc .docm .dot .dotx .dotm .rtf .wpd .wps .pages .epub .mobi .azw3 .fb2 .fodt .fods .fodp .ott .xls .xlsx .xlsm
-.xlsb .numbers .ppt .pptm .pps .ppsx .potx .key .idml .indd .icml .sla .odg .tex .rst .adoc .asciidoc .textile
-.mediawiki .wiki .typ .ipynb .rmd .qmd .mdx .dita .ditamap .docbook .dbk .mht .mhtml .eml .gmo .qm .qph .dfxp .ttml
-.itt .sbv .sub .smi .sami .stl .scc .lrc .json5 .jsonc .hjson .jsonl .ndjson .ftl .lang .rc .wxl .nsi .isl .catkeys
-.desktop .appstream .toml .ini .inf .cfg .conf .plist .xib .storyboard .nib .resources .resjson .xaml .axaml .xul .dtd
-.sdlxliff .mxliff .mqxliff .txlf .ttx .xlz .mqxlz .sdlppx .tbx .sdltm .svg .xsl .xslt .xsd .rdf .rss .atom .kml .gpx
-.wsdl .js .mjs .cjs .jsx .tsx .vue .svelte .astro .php .phtml .py .rb .erb .haml .slim .java .kt .kts .swift .go .dart
-.scala .cpp .cc .hpp .h .c .css .scss .less .sql .pug .jade .hbs .handlebars .mustache .liquid .ejs .twig .j2 .jinja
-.jinja2 .tmpl .gohtml .tpl .cshtml .razor .aspx .jsp .vb .bat .ps1 .graphql .proto .fluent .appdata
-.metainfo .jsonld .geojson .webmanifest .har .otp .ots .odm .xltx .restext
-"""
-_OTHER_SUFFIXES = frozenset(_OTHERS.split())
 # Beginnings of structured files that no text has.
 _BEGINNINGS = {
     "XML or HTML": r"(?i:<\?xml\b|<!doctype\b|<html\b)", "JSON": r'\{\s*+(?:"|\Z)', "PDF": "%PDF-",
@@ -109,10 +94,11 @@ def root_element(data: bytes) -> str:
     return names[0] if names else ""
 
 
-def has_other_format(name: str) -> bool:
-    """Return True if a file's name is that of a structured file, but does not tell a format that is read."""
+def names_lines(name: str) -> bool:
+    """Return True if the name of a file may be that of lines of text: its suffix is .txt, or that of a language, or
+    missing. A suffix of a format, such as .po, names no language."""
     suffix = PurePath(name).suffix.lower()
-    return suffix in _OTHER_SUFFIXES or suffix == ".xml"
+    return suffix in ("", ".txt") or suffix not in SUFFIXES and is_language(suffix.removeprefix("."))
 
 
 def structure_of(data: bytes) -> str | None:
@@ -185,7 +171,7 @@ def _require_language(texts: str, named: Iterable[str], language: str) -> None:
     texts: the texts in this language, such as "translations".
     """
     for code in sorted(named):
-        known = {main_language(code), main_language(language)} <= LANGUAGE_NAMES.keys()
+        known = {main_language(code), main_language(language)} <= LANGUAGES
         if known and not is_same_language(code, language):
             raise DocumentError(f"the document says that it has {texts} in the language {code}, not {language}. "
                                 "Correct what the document says, or choose other languages.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -182,11 +183,20 @@ def new_figure(**arguments: Any) -> Figure:
 
 
 def as_png(figure: Figure, dpi: int) -> bytes:
-    """Return a figure as a PNG picture."""
+    """Return a figure as a PNG picture. Print one warning about all characters that no font of the picture has."""
     png = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")                   # `families_for` has already warned
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.filterwarnings("always", "Glyph .* missing")
         figure.savefig(png, format="png", dpi=dpi, bbox_inches="tight")
+    missing = set()
+    for one in caught:
+        if glyph := re.match(r"Glyph (\d+) .* missing from font", str(one.message)):
+            missing.add(chr(int(glyph[1])))
+        else:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    if missing:
+        console.warn(f"no installed font has {' '.join(sorted(missing))}: the picture shows frames instead. "
+                     "Install a font with these characters, such as fonts-noto-cjk for Chinese, Japanese and Korean.")
     return png.getvalue()
 
 

@@ -18,7 +18,7 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
 from seq2seq import __version__
 from seq2seq.errors import CheckpointError
-from seq2seq.languages import LANGUAGE_NAMES, language_name, subtags
+from seq2seq.languages import LANGUAGES, language_name, subtags
 from seq2seq.recipe import Corpus, Recipe
 from seq2seq.recipe.directions import language_token
 from seq2seq.recipe.yaml_document import write_yaml
@@ -178,7 +178,7 @@ def _front_matter(recipe: Recipe, scores: Mapping[str, Mapping[str, tuple[float,
     codes = [code for each in (recipe.languages, *recipe.directions) for code in (each.source, each.target)
              if code is not None]
     known = list(dict.fromkeys(subtags(code)[0] for code in codes
-                               if len(subtags(code)) == 1 and subtags(code)[0] in LANGUAGE_NAMES))
+                               if len(subtags(code)) == 1 and subtags(code)[0] in LANGUAGES))
     front: dict[str, Any] = {}
     if known:
         front["language"] = [_scalar(code) for code in known]
@@ -427,7 +427,7 @@ def _language(code: str | None) -> str:
     """Return the name and the code of a language, or only the code if the name is unknown."""
     language, *others = subtags(code or "")
     name = language_name("-".join([language, *(part.title() if len(part) == 4 else part.upper() for part in others)]))
-    return f"{name} ({code})" if language in LANGUAGE_NAMES else f"{code}"
+    return f"{name} ({code})" if language in LANGUAGES else f"{code}"
 
 
 def _one_line(text: str) -> str:

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import sentencepiece
 
@@ -41,8 +42,9 @@ if TYPE_CHECKING:
     from seq2seq.recipe import TokenizerSection
 
 __all__ = ["END_ID", "START_ID", "UNKNOWN_ID", "Tokenizer", "Tokenizers", "Vocabulary", "Words",
-           "train_tokenizers"]
+           "reservoir_sample", "train_tokenizers"]
 
+Item = TypeVar("Item")
 JOINT_FILE = "tokenizer.model"
 SOURCE_FILE = "source.model"
 TARGET_FILE = "target.model"
@@ -231,7 +233,7 @@ def train_tokenizers(pairs: Iterable[tuple[str, str]], section: TokenizerSection
     characters = [0, 0]
     normalized = canonical if section.is_canonical else str.strip
     counted = _count_characters(((normalized(source), normalized(target)) for source, target in pairs), characters)
-    sample = _reservoir_sample(counted, max(1, section.sample_lines // 2), random.Random(seed))
+    sample = reservoir_sample(counted, max(1, section.sample_lines // 2), seed)
     if target_positions is not None:
         return Tokenizers(_train([source for source, _ in sample], section, characters[0], symbols, tokens),
                           position_vocabulary(target_positions))
@@ -259,15 +261,16 @@ def _count_characters(pairs: Iterable[tuple[str, str]], characters: list[int]) -
         yield source, target
 
 
-def _reservoir_sample(pairs: Iterable[tuple[str, str]], size: int, rng: random.Random) -> list[tuple[str, str]]:
-    """Return a uniform sample of the pairs in their original order, drawn in one pass (Vitter 1985, algorithm R)."""
-    sampled: list[tuple[int, tuple[str, str]]] = []
-    for number, pair in enumerate(pairs):
+def reservoir_sample(items: Iterable[Item], size: int, seed: int) -> list[Item]:
+    """Return a uniform sample of the items in their original order, drawn in one pass (Vitter 1985, algorithm R)."""
+    rng = random.Random(seed)
+    sampled: list[tuple[int, Item]] = []
+    for number, item in enumerate(items):
         if number < size:
-            sampled.append((number, pair))
+            sampled.append((number, item))
         elif (index := rng.randrange(number + 1)) < size:
-            sampled[index] = (number, pair)
-    return [pair for _, pair in sorted(sampled)]
+            sampled[index] = (number, item)
+    return [item for _, item in sorted(sampled, key=itemgetter(0))]
 
 
 class _ImpossibleSize(TokenizerError):

@@ -8,20 +8,19 @@ import json
 import re
 import struct
 import sys
+import warnings
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
-from matplotlib import font_manager
 from matplotlib.figure import Figure
 from random_models import GERMAN, recipe_text, save_random_model, trained_tokenizers
 
 import seq2seq
 from seq2seq.alignment.attention_page import page
 from seq2seq.alignment.attention_picture import picture
-from seq2seq.alignment.fonts import families_for
 from seq2seq.alignment.shown_maps import AttentionMapSelection, labels, rows_and_columns
 from seq2seq.cli import main
 from seq2seq.errors import UserError
@@ -180,56 +179,6 @@ PRIVATE = "\U0010fffd"
 """A character of a private use area, which no font has."""
 
 
-@pytest.fixture
-def fonts(tmp_path, monkeypatch):
-    """Temporary directory that matplotlib searches for installed fonts."""
-    manager, folder = font_manager.fontManager, tmp_path / "fonts"
-    folder.mkdir()
-    monkeypatch.setattr(manager, "ttflist", list(manager.ttflist))
-    monkeypatch.setattr(font_manager, "findSystemFonts", lambda: [str(path) for path in folder.iterdir()])
-    yield folder
-    manager._findfont_cached.cache_clear()
-
-
-def install(path: Path, family: str, character: str) -> None:
-    """Write a font file that has only one character, drawn as a square."""
-    from fontTools.fontBuilder import FontBuilder
-    from fontTools.pens.ttGlyphPen import TTGlyphPen
-
-    pen = TTGlyphPen(None)
-    pen.moveTo((0, 0))
-    for corner in ((0, 700), (700, 700), (700, 0)):
-        pen.lineTo(corner)
-    pen.closePath()
-    font = FontBuilder(1000)
-    font.setupGlyphOrder([".notdef", "square"])
-    font.setupCharacterMap({ord(character): "square"})
-    font.setupGlyf({".notdef": pen.glyph(), "square": pen.glyph()})
-    font.setupHorizontalMetrics({".notdef": (800, 0), "square": (800, 0)})
-    font.setupHorizontalHeader(ascent=800, descent=-200)
-    font.setupNameTable({"familyName": family, "styleName": "Regular"})
-    font.setupOS2()
-    font.setupPost()
-    font.save(path)
-
-
-def test_a_character_without_a_font_causes_a_warning(fonts, capsys):
-    assert families_for("äß", ("de", "zh")) == ["DejaVu Sans"]
-    assert capsys.readouterr().err == ""
-    families_for(f"a{PRIVATE}", ("de", "zh"))
-    assert PRIVATE in capsys.readouterr().err
-
-
-def test_a_font_missing_from_matplotlibs_list_is_found_until_it_is_deleted(fonts, capsys):
-    install(fonts / "new.ttf", "New Sans", PRIVATE)
-    (fonts / "damaged.ttf").write_bytes(b"no font")
-    assert families_for(f"a{PRIVATE}", ("de", "ja")) == ["DejaVu Sans", "New Sans"]
-    assert capsys.readouterr().err == ""
-    (fonts / "new.ttf").unlink()
-    font_manager.fontManager._findfont_cached.cache_clear()
-    assert families_for(PRIVATE, ("ja",)) == ["DejaVu Sans"]
-
-
 def pair_with(maps):
     """Return a pair of two-word lines with these cross-attention maps."""
     line = TokenizedLine("a b", ["▁a", "▁b"], [(0, 1), (1, 3)])
@@ -242,15 +191,24 @@ def draw(monkeypatch, pair, selection, text="a b"):
     original = Figure.savefig
     monkeypatch.setattr(Figure, "savefig", lambda self, *arguments, **options: (
         figures.append(self), original(self, *arguments, **options | {"dpi": 20})))
-    assert picture(pair, ("de", "ja"), text, selection).startswith(b"\x89PNG")
+    assert picture(pair, text, selection).startswith(b"\x89PNG")
     return figures[0]
 
 
-def test_a_character_without_a_font_causes_one_warning_and_none_of_matplotlib(fonts, monkeypatch, capsys, recwarn):
-    maps = np.full((1, 1, 3, 3), 1 / 3)
-    draw(monkeypatch, pair_with(maps), AttentionMapSelection("cross", 1, 1), text=f"a {PRIVATE}")
-    assert not recwarn.list
-    assert capsys.readouterr().err.count("\n") == 1
+def test_characters_without_a_font_cause_one_warning_and_none_of_matplotlib(monkeypatch, capsys, recwarn):
+    pair = pair_with(np.full((1, 1, 3, 3), 1 / 3))
+    draw(monkeypatch, pair, AttentionMapSelection("cross", 1, 1), text="äß")
+    assert capsys.readouterr().err == ""
+    draw(monkeypatch, pair, AttentionMapSelection("cross", 1, 1), text=f"a {PRIVATE}\U0010fffc")
+    warning = capsys.readouterr().err
+    assert not recwarn.list and f"\U0010fffc {PRIVATE}" in warning and warning.count("\n") == 1
+
+
+def test_other_warnings_of_matplotlib_are_shown():
+    figure = Figure()
+    figure.savefig = lambda *arguments, **options: warnings.warn("one", stacklevel=1)
+    with pytest.warns(UserWarning, match="one"):
+        as_png(figure, 20)
 
 
 def test_each_layer_is_a_row_of_the_picture(monkeypatch):

@@ -27,7 +27,7 @@ from seq2seq.tokenizers.tokenizer import (
     UNKNOWN_ID,
     Tokenizer,
     Tokenizers,
-    _reservoir_sample,
+    reservoir_sample,
     train_tokenizers,
 )
 from seq2seq.tokenizers.unigram_lines import additional_lines
@@ -410,21 +410,21 @@ def pairs_to(count: int) -> list[tuple[str, str]]:
 
 def test_a_text_smaller_than_the_sample_is_taken_whole():
     for pairs, size in ((pairs_to(7), 7), (iter(pairs_to(7)), 11)):
-        assert _reservoir_sample(pairs, size, random.Random(1)) == pairs_to(7)
-    assert _reservoir_sample([], 11, random.Random(1)) == []
+        assert reservoir_sample(pairs, size, 1) == pairs_to(7)
+    assert reservoir_sample([], 11, 1) == []
 
 
 def test_the_sample_is_in_the_order_of_the_text_and_follows_the_seed():
-    drawn = _reservoir_sample(pairs_to(500), 23, random.Random(1))
+    drawn = reservoir_sample(pairs_to(500), 23, 1)
     assert len(set(drawn)) == 23 and drawn == sorted(drawn)
-    assert _reservoir_sample(pairs_to(500), 23, random.Random(1)) == drawn
-    assert _reservoir_sample(pairs_to(500), 23, random.Random(2)) != drawn
+    assert reservoir_sample(pairs_to(500), 23, 1) == drawn
+    assert reservoir_sample(pairs_to(500), 23, 2) != drawn
 
 
 def test_every_line_is_drawn_equally_often():
     """5 of 29 lines are drawn 2,000 times: 345 hits are expected for each, with standard deviation (2000 * 5/29 *
     24/29)^0.5 = 17."""
-    hits = Counter(chain.from_iterable(_reservoir_sample(pairs_to(29), 5, random.Random(seed)) for seed in range(2000)))
+    hits = Counter(chain.from_iterable(reservoir_sample(pairs_to(29), 5, seed) for seed in range(2000)))
     assert len(hits) == 29
     assert all(abs(count - 345) < 5 * 17 for count in hits.values())
 

@@ -20,7 +20,7 @@ from seq2seq.data.spans import replace_spans
 from seq2seq.documents.block import IN_STRINGS, MAX_DEPTH, Block, DocumentError, require_count
 from seq2seq.documents.plurals import CATEGORIES, Plural
 from seq2seq.documents.spans import decode_text, is_message, trim, with_margins
-from seq2seq.languages import LANGUAGE_NAMES, main_language
+from seq2seq.languages import LANGUAGES, main_language
 
 MAX_CHARACTERS = 1_000_000
 """Maximum size of a YAML document in characters. The parser reads 60,000 to 300,000 in a second."""
@@ -214,7 +214,7 @@ def _language_key(root: Node) -> ScalarNode | None:
     if not isinstance(root, MappingNode) or not root.value:
         return None
     keys = [key for key, value in root.value if isinstance(key, ScalarNode) and isinstance(value, MappingNode)
-            and _LANGUAGE.fullmatch(key.value) and main_language(key.value) in {*map(main_language, LANGUAGE_NAMES)}]
+            and _LANGUAGE.fullmatch(key.value) and main_language(key.value) in {*map(main_language, LANGUAGES)}]
     if len(keys) < len(root.value):
         return None
     names = ", ".join(key.value for key in keys[:20])

@@ -15,7 +15,7 @@ from unchanged_documents import texts, unchanged, upper
 
 from seq2seq.documents.formats.po import PoDocument
 from seq2seq.documents.plurals import gettext_rule
-from seq2seq.languages import LANGUAGE_NAMES
+from seq2seq.languages import LANGUAGES
 
 HEADER = PO[:PO.index("# Note")]
 
@@ -139,7 +139,7 @@ def test_a_catalogue_in_another_charset_keeps_its_letters_in_utf_8():
     assert 'charset=UTF-8\\n"' in rendered and 'msgid "é"\nmsgstr "ü"' in rendered
 
 
-@pytest.mark.parametrize("language", [*LANGUAGE_NAMES, "pt_PT", "sr@latin", "xx"])
+@pytest.mark.parametrize("language", [*LANGUAGES, "pt_PT", "sr@latin", "xx"])
 def test_every_language_has_plural_forms(language):
     data = (head(UTF_8, "Plural-Forms: nplurals=INTEGER; plural=EXPRESSION;") + DOGS).encode()
     rendered = upper_words(PoDocument(data), language)
