@@ -18,9 +18,9 @@ kn ko kr ks ku kv kw ky la lb lg li lij ln lo lt lv mai mg mh mi mk ml mn mr ms 
 om or os pa pap pl ps pt pt-BR qu rm rn ro ru rw sa sc scn sd se sg sh si sk sl sm sn so sq sr ss st su sv sw szl ta
 te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vec vi wa war wo xh yi yo yue za zh zh-Hans zh-Hant zu
 """
-LANGUAGES = frozenset(_CODES.split())
-"""Codes of languages, ISO 639-1 if they have such a code, else ISO 639-3. A code in a document, such as a key of YAML,
-names a language only if it is one of these."""
+LANGUAGES = dict.fromkeys(_CODES.split())
+"""Codes of languages in a fixed order, ISO 639-1 if they have such a code, else ISO 639-3. A code in a document, such
+as a key of YAML, names a language only if it is one of these."""
 # Babel, which is loaded on first use because its data take 30 ms, has the names and codes of languages. These are names
 # that it has in another form, and three-letter codes that it replaces by another language, or that stand for something
 # else in names of files (`src`: the source).

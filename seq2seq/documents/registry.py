@@ -126,10 +126,6 @@ def parse(data: bytes, format: str, name: str, source_language: str, target_lang
     Args:
         format: one of FORMATS. name: name of the document, for messages. source_language, target_language: codes of the
             languages of the translation; "" means that the language is not known yet.
-    Raises:
-        DocumentError: the document is malformed, compressed or too large, or names other languages; the message begins
-            with its name and the place.
-        UserError: there is no such format.
     """
     if format not in FORMATS:
         raise UserError(f"'{format}' is not a format of documents. The formats are {', '.join(FORMATS)}.")
@@ -171,7 +167,7 @@ def _require_language(texts: str, named: Iterable[str], language: str) -> None:
     texts: the texts in this language, such as "translations".
     """
     for code in sorted(named):
-        known = {main_language(code), main_language(language)} <= LANGUAGES
+        known = {main_language(code), main_language(language)} <= LANGUAGES.keys()
         if known and not is_same_language(code, language):
             raise DocumentError(f"the document says that it has {texts} in the language {code}, not {language}. "
                                 "Correct what the document says, or choose other languages.")

@@ -34,7 +34,7 @@ def write_texts(folder, directions):
         for source, target in directions:
             for side, lines in (("source", [[f"to{target}", *line] for line in by_language[source]]),
                                 ("target", by_language[target])):
-                (folder / f"{name}.{source}-{target}.{side}").write_text(
+                (folder / f"{name}.{source}-{target}.{side}.txt").write_text(
                     "".join(f"{' '.join(line)}\n" for line in lines))
 
 
@@ -44,7 +44,7 @@ def recipe_text(directions, own_languages):
     def corpus(name, source, target):
         has_own = own_languages or (source, target) != directions[0]
         own = f", languages: {{source: {source}, target: {target}}}" if has_own else ""
-        return f"{{source: {name}.{source}-{target}.source, target: {name}.{source}-{target}.target{own}}}"
+        return f"{{source: {name}.{source}-{target}.source.txt, target: {name}.{source}-{target}.target.txt{own}}}"
 
     train, valid = ([corpus(name, *each) for each in directions] for name in ("train", "valid"))
     tests = [f"{source}_{target}: {corpus('valid', source, target)}" for source, target in directions]
@@ -111,7 +111,7 @@ def trained(folder, directions, own_languages):
 
 def run_commands(model, source, target, spy, folder, targets):
     """Run the commands that take a model and text in one direction. targets: all target languages of the model."""
-    files = [folder / f"valid.{source}-{target}.{side}" for side in ("source", "target")]
+    files = [folder / f"valid.{source}-{target}.{side}.txt" for side in ("source", "target")]
     line = files[0].read_text().splitlines()[0]
     choice = ("--target-language", target)
     long = " ".join([f"{line}."] * 40)
@@ -192,8 +192,8 @@ def test_averages_and_generated_text_know_the_direction_of_each_source(tmp_path,
     run("translate", tmp_path / "average", "--target-language", "la", input="tola one\n")
     spy.expect("la")
     text = recipe_text(TWO, False).replace("300", "330")
-    generated = ("{source: valid.en-la.source, translated_by: run, languages: {source: en, target: la}}, "
-                 "{source: valid.en-de.source, translated_by: run}, ")
+    generated = ("{source: valid.en-la.source.txt, translated_by: run, languages: {source: en, target: la}}, "
+                 "{source: valid.en-de.source.txt, translated_by: run}, ")
     (tmp_path / "second.yaml").write_text(text.replace("train: [", f"train: [{generated}"))
     train(load_recipe(tmp_path / "second.yaml"), tmp_path / "second")
     assert len(list((tmp_path / "second").rglob("synthetic/*.txt"))) >= 2

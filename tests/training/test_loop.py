@@ -529,7 +529,7 @@ def test_a_model_that_was_averaged_or_copied_finds_its_test_sets(recipe, folder,
     shutil.copytree(folder / "new" / "best", elsewhere / "copy")
     average_checkpoints([folder / "new"], folder / "average")
     for model in (elsewhere / "average", elsewhere / "copy", folder / "average", folder / "new" / "best"):
-        test, = recipe_tests.tests_of(recipe_tests.recipe_with_tests(model))
+        test, = recipe_tests.tests_of(recipe_tests.recipe_with_tests(model), ())
         assert test.references == (folder / "valid.de").read_text().splitlines()
     for name in ("valid.en", "valid.de"):                                       # the model is published with its text
         shutil.move(folder / name, elsewhere / "copy" / name)
