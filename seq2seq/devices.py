@@ -98,8 +98,6 @@ def configure_process(threads: int | None = None) -> None:
     threads: number of CPU threads; None: keep the present number, which at first is one per core. If a container may
         use fewer CPUs (`docker run --cpus`), as many threads as CPUs: the kernel stops all threads of a container for
         the rest of a period of 0.1 s once they have used its share, also if they have only waited for each other.
-    Raises:
-        OptionError: `threads` is below 1 or above MAX_THREADS.
     """
     if threads is not None:
         if threads < 1:
@@ -171,9 +169,6 @@ def choose_device(name: str = "auto") -> str:
 
     Other devices of torch are refused. Apple's mps has no float64, in which training sums losses, and nothing has been
     compared with the CPU there.
-
-    Raises:
-        UserError: the device does not exist, or is of another kind.
     """
     if name == "auto":
         return "cuda" if count_gpus() else "cpu"
@@ -224,9 +219,6 @@ def _has_capability(device: str, version: int) -> bool:
 def choose_floating_point(precision: str, device: str) -> str:
     """Return "fp32", "bf16" or "fp16", the type of numbers for a precision; tf32 computes with fp32 numbers. `auto` is
     the first of bf16, fp16 and fp32 that the hardware supports.
-
-    Raises:
-        UserError: the hardware does not have this precision.
     """
     fast_bf16, fast_fp16 = has_fast_bf16(device), _has_capability(device, 7)    # 7: V100, T4 and later
     if precision == "auto":
@@ -258,9 +250,6 @@ def choose_precision(precision: str, device: str) -> str:
 
     `reference` is fp32 on a CPU, and on a GPU the first of bf16, fp16 and fp32 that it supports; results of experiments
     are computed in it. `auto` is the fastest: int8 on a CPU, otherwise `reference`.
-
-    Raises:
-        UserError: the precision is unknown, or not available on this hardware.
     """
     if precision not in PRECISIONS:
         raise OptionError(f"there is no precision '{precision}'. Use one of {', '.join(PRECISIONS)}.")

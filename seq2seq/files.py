@@ -55,11 +55,7 @@ MAX_NESTING = 64
 
 @contextmanager
 def opened(path: Path) -> Iterator[io.BufferedReader]:
-    """Open a file for reading, decompressed if its name ends in .gz or .zst.
-
-    Raises:
-        CorpusError: the file cannot be opened, or reading it in the `with` block fails.
-    """
+    """Open a file for reading, decompressed if its name ends in .gz or .zst."""
     try:
         with open_decompressed(path) as file:
             # BufferedReader splits lines in C; iterating over a GzipFile runs Python code for every line.
@@ -77,8 +73,6 @@ def bounded_lines(file: Any, name: str, max_bytes: int, remedy: str) -> Iterator
         file: object with `readline`. name: name of the file, for the error message.
         max_bytes: maximum length of a line in bytes, not counting the line feed.
         remedy: advice to the user, at the end of the error message.
-    Raises:
-        CorpusError: a line is longer than `max_bytes`; the message gives the number of the line.
     """
     max_bytes = min(max_bytes, sys.maxsize - 1)                                     # the maximum argument of readline
     for number, line in enumerate(iter(partial(file.readline, max_bytes + 1), b""), start=1):

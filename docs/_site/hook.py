@@ -177,4 +177,5 @@ def python_reference():
     keys = "\n    options: {members: []}"                                      # the reference of recipes has their keys
     names = "\n\n".join(f"::: seq2seq.{seq2seq._MODULES[name]}.{name}{keys * (name in ('DecodingOptions', 'Recipe'))}"
                         for name in seq2seq.__all__)
-    return f"# Python\n\nThe public names of `seq2seq`, imported by `from seq2seq import …`.\n\n{names}\n"
+    return ("# Python\n\nThe public names of `seq2seq`, imported by `from seq2seq import …`. Any function may raise a "
+            f"`UserError`, whose message says what is wrong and what to do.\n\n{names}\n")

@@ -32,7 +32,6 @@ def align(translator: Translator, pairs: Sequence[tuple[str, str]], aligner: Ali
     Args:
         progress: function that is called with 1 after each pair.
     Raises:
-        UserError: the model has no cross-attention, or no such layer or head.
         ValueError: the source or target of a pair has more pieces than the model has positions.
     """
     languages = translator.languages.pair
@@ -48,9 +47,6 @@ def align(translator: Translator, pairs: Sequence[tuple[str, str]], aligner: Ali
 def link_words(pair: PairAttention, aligner: AlignmentSettings, languages: tuple[str, str]) -> Alignment:
     """Link the words of a pair. languages: language codes of source and target. The division of the text into words
     depends on its language.
-
-    Raises:
-        UserError: the model has no cross-attention, or no such layer or head.
     """
     sides = (pair.source, pair.target)
     spans = [word_spans(side.text, language) for side, language in zip(sides, languages, strict=True)]

@@ -53,8 +53,6 @@ def attention_map(model: Translator | str | Path, source: str, target: str | Non
     Args:
         model: a translator, or the path of a model, which is then loaded in fp32. source, target, kind, layer, head:
             see `map_of_sentence`.
-    Raises:
-        UserError: see `map_of_sentence`; or matplotlib is not installed.
     """
     new_figure()                                                    # an error comes before the model is loaded
     translator = model if isinstance(model, Translator) else Translator.load(model, precision="fp32")
@@ -72,9 +70,6 @@ def map_of_sentence(translator: Translator, source: str, target: str | None = No
         kind: see `PairAttention`; None: cross if the model has it. layer: index from 1, or all; None: the layer that
             was measured to align words best, else the last. head: index from 1, mean or all; None: the head that was
             measured to align words best, else mean.
-    Raises:
-        UserError: the model has no such maps, or a language model gets a target.
-        CorpusError: the sentence is too long for the model.
     """
     pair = attention_weights(translator, source, target)
     in_model: list[Kind] = [name for name in KINDS if name in pair.maps]
@@ -86,7 +81,6 @@ def map_of_sentence(translator: Translator, source: str, target: str | None = No
 
 
 def name_of(translator: Translator) -> str:
-    """Return the name of the model in titles."""
     return real_path(translator.directory).name if translator.directory else "the model"
 
 
@@ -100,8 +94,6 @@ def draw(pair: PairAttention, model: str, selection: AttentionMapSelection) -> F
 
     Args:
         model: name of the model in the title.
-    Raises:
-        UserError: matplotlib is not installed, or the model has no such maps.
     """
     figure = new_figure(layout="constrained")
     import matplotlib

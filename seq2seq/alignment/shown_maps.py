@@ -63,9 +63,6 @@ def attention_weights(translator: Translator, source: str, target: str | None = 
     Args:
         source: the sentence; for a language model, its text.
         target: its translation; None: that of the model.
-    Raises:
-        UserError: a language model gets a target.
-        CorpusError: the sentence is too long for the model.
     """
     if not translator.task.has_source:
         if target:
@@ -121,11 +118,7 @@ class AttentionMapSelection:
     head: int | Literal["mean", "all"]
 
     def maps(self, pair: PairAttention) -> list[tuple[str, np.ndarray]]:
-        """Return the selected maps of a pair, each as (name, weights) with weights of shape (queries, keys).
-
-        Raises:
-            UserError: the model has no such attention, layer or head.
-        """
+        """Return the selected maps of a pair, each as (name, weights) with weights of shape (queries, keys)."""
         maps = maps_of_kind(pair, self.kind)
         layers, heads = maps.shape[:2]
         return [(f"layer {layer}, {'mean of the heads' if head == 'mean' else f'head {head}'}",

@@ -53,8 +53,6 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
     Args:
         run: run directory of the training. If it contains tokenizers for this recipe, they are used.
         measured: True to train a few steps in a temporary directory, and report their time and memory.
-    Raises:
-        UserError: for a corpus with `translated_by`, the text cannot be read, or the model has another language pair.
     """
     report = Report(recipe.name, [], warnings=[
         f"{warning.fault} {warning.remedy}" for warning in first_line_warnings(recipe)])

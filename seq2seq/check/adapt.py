@@ -123,9 +123,6 @@ def adapt(model: Path, domain: Sequence[Path], output: Path, *, general: Sequenc
         allow_loss: maximum decrease of the score on general validation text.
         seed: seed of the split of the text and of the training. settings: KEY=VALUE overrides of the training's recipe.
     Raises:
-        UserError: the text cannot be read or is too little, or `output` exists and is not this adaptation, or the
-            text is in other languages than the model's, or no average of the weights is significantly better on the
-            domain and at most `allow_loss` worse on general text.
         Stopped: Ctrl-C, also while the averages are scored; the training is kept then.
     """
     bundle = resolve_model_path(model)
@@ -351,8 +348,6 @@ def _require_languages(given: Mapping[str, GivenText], general: Sequence[TextPai
     Args:
         general: pairs of general text. If they are the model's own, their languages are right.
         command: function that returns the command of the same call, with the files of some corpora exchanged.
-    Raises:
-        CorpusError: most lines of a side are in another language, or the sides are exchanged.
     """
     general = general[:MAX_COMPARED]
     checker = LanguageChecker(general, recipe.languages)

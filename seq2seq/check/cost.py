@@ -102,8 +102,6 @@ def estimate_training(text: TrainingText, lengths: Sequence[Mapping[str, Sequenc
 
     Args:
         lengths: for each corpus of `text`, its `CorpusReader.lengths`.
-    Raises:
-        CorpusError: no pair is left, or the corpus weights make an epoch empty or too long.
     """
     recipe = text.recipe
     section, sides = recipe.training, recipe.data.valid[0].sides

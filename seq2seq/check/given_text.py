@@ -41,9 +41,6 @@ def corpora_of(files: Sequence[Path], columns: Columns = (None, None), languages
             `target`, or the only two names of a .jsonl or .parquet.
         languages: codes of source and target, if known.
         others: files that are no part of the corpora, and must not be among `files`.
-    Raises:
-        UserError: a file is missing, empty or given twice, a text file has no counterpart, two text files have
-            different numbers of lines (or one is not UTF-8), or the columns do not fit the format.
     """
     seen: dict[tuple[int, int], Path] = {}
     for path in (*others, *files):
@@ -131,9 +128,6 @@ def identify_languages(corpora: Sequence[Corpus]) -> tuple[str | None, str | Non
     corpora are .tmx, XLIFF or PO, which are read in either direction, those that the first of them names.
 
     Returns None for a side whose language is not found, or without lingua.
-
-    Raises:
-        CorpusError: a corpus cannot be read.
     """
     if all(corpus.uses_recipe_languages for corpus in corpora):
         named = (named_languages(Path(str(corpus.file)), corpus.table_format) for corpus in corpora)

@@ -155,8 +155,6 @@ def write_recipe(corpora: Sequence[Corpus], languages: tuple[str, str], output: 
             a held-out set.
         minutes: time of the training on this machine to which its size and steps are fitted. None: as many steps as
             suit the text.
-    Raises:
-        UserError: the directory exists or cannot be written, or a corpus cannot be read or has too few pairs.
     """
     _require_new(output)
     recipe = _recipe_of(corpora, languages)
@@ -220,9 +218,6 @@ def _fitted(draft: _Draft, settings: Settings, size: str, train: CorpusReader, m
             ) -> tuple[Settings, int, list[str]]:
     """Return settings for a training of this time, its steps per epoch, and notes about the time. size: the size that
     suits the amount of text.
-
-    Raises:
-        UserError: no step can be measured, or the time is too short.
     """
     full: dict[str, tuple[Settings, int]] = {}
 
@@ -291,9 +286,6 @@ def _recipe_of(corpora: Sequence[Corpus], languages: tuple[str, str]) -> Recipe:
 def _scan(text: GivenText) -> tuple[CorpusReport, dict[str, int]]:
     """Read the whole text. Return a report with the number of lines of each kind, and the number of pairs with the same
     placeholders, or tags, on both sides.
-
-    Raises:
-        CorpusError: a corpus cannot be read, most pairs have the same text on both sides, or line 1 may be misread.
     """
     report, augmented = CorpusReport("train", text.label), dict.fromkeys(AUGMENTED, 0)
 
@@ -320,9 +312,6 @@ def _scan(text: GivenText) -> tuple[CorpusReport, dict[str, int]]:
 def _given_sets(recipe: Recipe, valid: Sequence[Corpus], test: Sequence[Corpus]) -> dict[str, list[tuple[str, str]]]:
     """Return the pairs of the given validation and test sets, by name: all validation sets are one, `valid`; a test set
     has the name of its file. Pairs with a blank side are left out with a warning.
-
-    Raises:
-        CorpusError: a set cannot be read, or has no pair with text on both sides.
     """
     sets: dict[str, list[tuple[str, str]]] = {}
     for kind, corpus in [*(("valid", one) for one in valid), *(("test", one) for one in test)]:
@@ -397,11 +386,7 @@ def _write_texts(text: GivenText, directory: Path, languages: tuple[str, str], h
 
 
 def _read_train(recipe: Recipe, directory: Path) -> tuple[CorpusReader, CorpusChecker]:
-    """Train the tokenizer, and read and check the training text with it.
-
-    Raises:
-        UserError: the tokenizer cannot be trained.
-    """
+    """Train the tokenizer, and read and check the training text with it."""
     reader, sample = CorpusReader("train", recipe.data.train[0], recipe), Sample(recipe.seed)
     reader.scan(sample)
     began = time.perf_counter()
@@ -478,7 +463,6 @@ def _steps_per_epoch(recipe: Recipe, train: CorpusReader) -> int:
 
 
 def _recipe_text(draft: _Draft, settings: Settings) -> str:
-    """Return the recipe as YAML with comments."""
     source, target = draft.languages
     pairs, kept, max_steps, size = draft.pairs, draft.kept, settings.max_steps, settings.size
     name = re.sub("[^A-Za-z0-9_.-]", "_", draft.output.absolute().name).lstrip("_.-") or f"{source}_{target}"

@@ -46,7 +46,6 @@ class Finding:
     lines: list[int] = field(default_factory=list)
 
     def add(self, line: int) -> None:
-        """Count a line."""
         self.count += 1
         if len(self.lines) < EXAMPLES:
             self.lines.append(line)

@@ -120,7 +120,6 @@ def with_more_time(tried: Sequence[Candidate], chosen: Plan, minutes: float) -> 
 
 
 def describe(plan: Plan) -> str:
-    """Describe a plan in words."""
     return (f"{plan.size}, {plan.steps:,} steps ({plan.epochs:,.1f} epochs)"
             f"{', with consistency training' if plan.consistency else ''}")
 

@@ -88,11 +88,7 @@ def attention(
 
 
 def _one_sentence(text: str, option: str) -> str:
-    """Return the text without surrounding white space.
-
-    Raises:
-        UserError: the text is empty or has several lines.
-    """
+    """Return the text without surrounding white space."""
     text = text.strip()
     if not text or len(text.splitlines()) > 1:
         raise UserError(f"{option} {'has several lines' if text else 'is empty'}: give one sentence.")

@@ -62,8 +62,6 @@ class DecodingOverrides:
             settings: KEY=VALUE of each `--set` option.
             flags: value of each flag, by key of the section; None: the flag was not given. A flag overrides a `--set`
                 option of the same key.
-        Raises:
-            RecipeError: a `--set` option has a mistake.
         """
         given = {key: value for key, value in flags.items() if value is not None}
         names = {key: _flag(key) for key in given}
@@ -84,11 +82,7 @@ class DecodingOverrides:
         return DecodingOverrides({**values, **self.values}, self.names)
 
     def section(self, translator: Translator | TranslatorPool) -> DecodingSection:
-        """Return the `decoding` section of a model's recipe with the overrides applied.
-
-        Raises:
-            OptionError: a value is invalid; the message names its option.
-        """
+        """Return the `decoding` section of a model's recipe with the overrides applied."""
         from seq2seq import recipe
 
         return recipe.decoding_with(translator.decoding, self.values, self.name)
@@ -105,11 +99,7 @@ def default_run(recipe: Recipe) -> Path:
 
 
 def require_run_directory(run: Path, option: str = "--run-dir") -> Path:
-    """Return `run` if it can be the directory of a run. The directory need not exist yet.
-
-    Raises:
-        UserError: the path or one of its parents is a file.
-    """
+    """Return `run` if it can be the directory of a run. The directory need not exist yet."""
     for path in (run, *run.absolute().parents):
         if path.exists() and not path.is_dir():
             raise UserError(f"{option} {run}: {path} is a file. Name a directory, existing or new, for the run.")
@@ -178,11 +168,7 @@ def bar(description: str, lines: Input, written: Output | None, before: int = 0)
 
 
 def number_or(words: Sequence[str], value: str | None, option: str) -> Any:
-    """Parse an option whose value is a number of at least 1 or one of `words`. Return None if it was not given.
-
-    Raises:
-        UserError: the value is neither such a number nor one of `words`.
-    """
+    """Parse an option whose value is a number of at least 1 or one of `words`. Return None if it was not given."""
     if value is None or value in words:
         return value
     if value.isdecimal() and int(value) > 0:
@@ -213,7 +199,6 @@ def json_line(record: dict[str, Any]) -> str:
 
 
 def print_json(values: Any) -> None:
-    """Print a report as JSON."""
     typer.echo(json.dumps(values, indent=2, ensure_ascii=False))
 
 

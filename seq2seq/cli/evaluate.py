@@ -278,7 +278,6 @@ def _require_consistent_options(model: Path | None, source: Path | None, hypothe
 
 
 def print_scores(scores: dict[str, Score], format: TextOrJson) -> None:
-    """Print scores as a table or as JSON."""
     from seq2seq.evaluation.scores import format_scores, to_dict
 
     if format is TextOrJson.json:

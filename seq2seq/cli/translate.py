@@ -325,10 +325,6 @@ def input_format(path: Path | None, format: str | None) -> str | None:
     """Return the format of an input of the command line, or None if it is lines of text.
 
     format: value of --document: `lines` if the input is lines of text; None if the file's name decides the format.
-
-    Raises:
-        UserError: according to its name or its contents, the file is a compressed document, or a document of another
-            format.
     """
     if format is None and path is not None:
         if path.suffix in COMPRESSED_SUFFIXES:
@@ -358,8 +354,6 @@ def require_lines(name: str, start: bytes = b"") -> None:
 
     Args:
         name: name of the file, which does not tell a format that is read. start: beginning of its contents.
-    Raises:
-        UserError: its name is not that of lines of text, or its contents begin like another kind of document.
     """
     suffix = Path(name).suffix
     if suffix.lower() == ".xml":
@@ -450,11 +444,7 @@ def _output_inputs(translator: Translator | TranslatorPool, models: Sequence[Pat
 
 def _read_overrides(settings: list[str] | None, format: TextOrLines, ensemble: list[Path] | None, fusion: Path | None,
                     **flags: Any) -> DecodingOverrides:
-    """Return the decoding options of the command line (see `DecodingOverrides.read`).
-
-    Raises:
-        UserError: an option is invalid, or has no effect with the output format and the models.
-    """
+    """Return the decoding options of the command line (see `DecodingOverrides.read`)."""
     overrides = DecodingOverrides.read(settings, **flags)
     if format is TextOrLines.text:
         _require_text_output(overrides)
@@ -484,9 +474,6 @@ def _checked_decoding(translator: Translator | TranslatorPool, overrides: Decodi
     """Return the `decoding` section of the model's recipe with the overrides applied.
 
     requiring: True if the lines have required phrases (`--require`).
-
-    Raises:
-        UserError: a value is invalid, options contradict each other, or an option has no effect.
     """
     decoding = overrides.section(translator)
     if decoding.sampling:
@@ -549,7 +536,6 @@ class _Warnings:
         self.placed += bool(best.placed_terms)
 
     def finish(self) -> None:
-        """Print the counts."""
         for warnings in (self.few, self.language, self.long, self.faulty, self.terms, self.misplaced, self.unseen):
             warnings.finish()
         if self.retried:

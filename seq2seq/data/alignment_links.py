@@ -136,8 +136,6 @@ class AlignmentSettings:
         """Return the alignment settings in a model's metadata, or the default settings if it contains none.
 
         If the value of `alignment` is not a mapping, it is the layer. where: name of the metadata in error messages.
-        Raises:
-            CheckpointError: the settings are invalid.
         """
         entry = metadata.get("alignment", {})
         values = entry if isinstance(entry, dict) else {"layer": entry}

@@ -73,7 +73,6 @@ class Batch:
     copies: int = 1
 
     def to(self, device: torch.device) -> Batch:
-        """Return the batch on `device`."""
         if self.source.device == device:
             return self
         tensors: dict[str, Any] = {

@@ -44,8 +44,6 @@ def clean(pairs: Iterable[Pair], cleaning: Cleaning, counts: Counts, sides: int 
         languages: language codes of both sides, for the filter `language: lingua`.
         normalize: functions for source and target. Only the filter of damaged text examines the text before.
         seen: hashes of the pairs of earlier corpora, to which those of this corpus are added; None: there are none.
-    Raises:
-        UserError: lingua is not installed, or does not know one of the languages.
     """
     seen = set() if seen is None else seen
     statistics, read = _compute_statistics(_normalized(pairs, cleaning, normalize), cleaning, sides, languages)

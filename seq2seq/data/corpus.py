@@ -82,7 +82,6 @@ class Counts:
         return self.lines - sum(self.dropped.values())
 
     def count_dropped(self, reason: str, line: int) -> None:
-        """Count a dropped line."""
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
         self.examples.setdefault(reason, line)
 
@@ -122,8 +121,6 @@ def read_lines(path: str | Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterat
     """Yield the lines of a UTF-8 file, unchanged but without line feeds. The file may be compressed (.gz, .zst).
 
     max_line_bytes: maximum length of a line in bytes.
-    Raises:
-        CorpusError: the file cannot be read, is not UTF-8, or has a line that is too long; the message names the line.
     """
     for number, line in enumerate(byte_lines(Path(path), max_line_bytes), 1):
         try:
@@ -138,21 +135,13 @@ def read_lines(path: str | Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterat
 
 
 def read_texts(path: str | Path) -> list[str]:
-    r"""Return the lines of a file. As in `read_corpus`, the byte order mark and the `\r` of `\r\n` are removed.
-
-    Raises:
-        CorpusError: as `read_lines`.
-    """
+    r"""Return the lines of a file. As in `read_corpus`, the byte order mark and the `\r` of `\r\n` are removed."""
     lines = [line.removesuffix("\r") for line in read_lines(path)]
     return [line.removeprefix("\ufeff") for line in lines[:1]] + lines[1:]
 
 
 def byte_lines(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[bytes]:
-    """Yield the lines of a file, which may be compressed (.gz, .zst), as bytes without the line feed.
-
-    Raises:
-        CorpusError: the file cannot be read, or has a line of more than `max_line_bytes`.
-    """
+    """Yield the lines of a file, which may be compressed (.gz, .zst), as bytes without the line feed."""
     remedy = "cut it into sentences, or raise the corpus's max_line_bytes."
     with opened(path) as file:
         for line in bounded_lines(file, str(path), max_line_bytes, remedy):
@@ -164,9 +153,6 @@ def read_pairs(recipe: Recipe, spec: Corpus, counts: Counts | None = None, conte
     """Yield the pairs of one of the recipe's corpora. For a pointer network, targets must be source positions.
 
     context: number of sentences in the context of each source; None: `data.context` of the recipe.
-    Raises:
-        CorpusError: as `read_corpus` and `require_readable`, or a target for a pointer network contains a word that is
-            not a source position.
     """
     require_readable(recipe, spec)
     if spec.uses_recipe_languages:
@@ -198,9 +184,6 @@ def read_corpus(spec: Corpus, directory: Path, counts: Counts | None = None, con
         counts: updated with the number of lines read, and the numbers of characters removed or replaced.
         context: number of source sentences in the context of each source; 0: sources have no context.
         language: see `Source.language`.
-    Raises:
-        CorpusError: a file or a column is missing, a file is not UTF-8, or files are not parallel. The message names
-            the file and the line.
     """
     counts = Counts() if counts is None else counts
     read = {"files": _read_files, "table": _read_table, "hub": _read_hub}[spec.form]
@@ -223,8 +206,6 @@ def text_checksums(spec: Corpus, directory: Path, counts: Counts | None = None) 
     """Return the sha256 of each file of a corpus, or of the texts of a data set of the hub, up to its `limit`.
 
     counts: counts of a reader that has read the whole corpus; a data set of the hub is then not read again.
-    Raises:
-        CorpusError: a file or the data set cannot be read.
     """
     if spec.form == "hub":
         counts = counts or Counts()
@@ -235,11 +216,7 @@ def text_checksums(spec: Corpus, directory: Path, counts: Counts | None = None) 
 
 
 def require_readable(recipe: Recipe, spec: Corpus) -> None:
-    """Check that a recipe may read one of its corpora; see `Recipe.readable`.
-
-    Raises:
-        CorpusError: it may not, or a file cannot be read. The message contains nothing of the text.
-    """
+    """Check that a recipe may read one of its corpora; see `Recipe.readable`."""
     if (readable := recipe.readable) is None:
         return
     if spec.form == "hub":
@@ -375,10 +352,6 @@ def _table_lines(spec: Corpus, path: Path) -> Iterator[tuple[int, list[str]]]:
 
     The byte order mark of the file is kept at the beginning of the first field. The `\\r` of `\\r\\n` is kept at the
     end of the last field. Both are kept even if the field is quoted. `read_corpus` removes and counts them.
-
-    Raises:
-        CorpusError: a quote is misplaced or not closed in its line; or a line has more fields than the first line that
-            is not blank (in CSV: more or fewer), for example because of unquoted commas or a tab inside the text.
     """
     width, first, csv = 0, 1, spec.table_format == ".csv"
     for number, line in enumerate(read_lines(path, spec.max_line_bytes), 1):
@@ -454,9 +427,6 @@ def named_languages(path: Path, format: str | None) -> tuple[str, str]:
 
     Those of a .tmx are the languages of its first unit, if it has two. The messages of a catalogue are English unless
     its header says otherwise.
-
-    Raises:
-        CorpusError: the file cannot be read.
     """
     with opened(path) as file:
         if format == ".po":
@@ -470,9 +440,6 @@ def named_languages(path: Path, format: str | None) -> tuple[str, str]:
 def record_columns(path: Path) -> list[str]:
     """Return the names of the columns with text of a .jsonl or .parquet file, or of the texts in its `translation`,
     according to its first record.
-
-    Raises:
-        CorpusError: the file cannot be read.
     """
     record: Any = {}
     if path.suffix == ".parquet":

@@ -76,9 +76,6 @@ class Glossary:
 
         If the note is `do not translate`, or the translation is missing, the term must stay as it is. Several lines
         with the same term are alternative translations. Empty lines and lines that begin with # are skipped.
-
-        Raises:
-            UserError: the file cannot be read, or a line is not an entry.
         """
         try:
             text = regular_bytes(path).decode("utf-8-sig")

@@ -91,11 +91,7 @@ class LanguageDetector:
     """Language identification by lingua among all 75 languages that it supports. One text takes some 7 ms."""
 
     def __init__(self, languages: Languages) -> None:
-        """Load lingua's models.
-
-        Raises:
-            UserError: lingua is not installed, or does not support one of the two languages.
-        """
+        """Load lingua's models."""
         if not is_installed():
             raise UserError("Language identification needs the package lingua, which is not installed. Install it: "
                             "pip install lingua-language-detector")
@@ -144,7 +140,6 @@ def has_enough_letters(text: str, minimum: int = MIN_LETTERS) -> bool:
 
 
 def is_installed() -> bool:
-    """Return True if lingua is installed."""
     return find_spec("lingua") is not None
 
 

@@ -60,11 +60,7 @@ class HeldOutText:
         self._exact: set[Unit] = set()                                          # with texts as they are written
 
     def read(self, key: str, spec: Corpus) -> None:
-        """Read a validation or test set. key: see `Data.held_out`.
-
-        Raises:
-            CorpusError: the set cannot be read.
-        """
+        """Read a validation or test set. key: see `Data.held_out`."""
         languages, lines = _languages(self._recipe, spec), list[tuple[int, list[str]]]()
         self._sets[key] = languages, lines
         for number, source, target in read_pairs(self._recipe, spec, context=0):
@@ -119,11 +115,7 @@ def _counts(key: str, found: Mapping[str, Shared]) -> str:
 
 
 def warn_about_overlap(recipe: Recipe, corpora: Iterable[Corpus]) -> None:
-    """Print how many lines of each validation and test set also occur in these training corpora; many are a warning.
-
-    Raises:
-        CorpusError: a corpus cannot be read.
-    """
+    """Print how many lines of each validation and test set also occur in these training corpora; many are a warning."""
     text = HeldOutText(recipe)
     for key, spec in recipe.data.held_out().items():
         text.read(key, spec)

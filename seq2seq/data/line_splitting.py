@@ -120,7 +120,6 @@ def sentences(text: str) -> list[str]:
 
 
 def divide_sentences(line: str) -> DividedLine:
-    """Split a line into its sentences, as `divide` does."""
     return divide(line, lambda text: len(sentences(text)) == 1)
 
 

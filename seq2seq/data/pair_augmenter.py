@@ -56,7 +56,6 @@ def placeholders(pair: SentencePair, random: Random) -> Texts:
 
 
 def drawn_placeholder(random: Random) -> str:
-    """Return a random placeholder."""
     form, name = random.choice(FORMS), random.choice(NAMES)
     if random.random() < 0.1:
         name = name.upper()

@@ -35,8 +35,6 @@ def zip_parallel(names: Sequence[str], *texts: Iterable[Item], max_counted: int 
 
     names: names of the texts in the error message. max_counted: maximum number of surplus lines that are counted for
         the error message; None: all.
-    Raises:
-        NotParallelError: one text has more lines than another; raised after the last line of the shortest text.
     """
     iterators = [iter(text) for text in texts]
     for number, items in enumerate(zip_longest(*iterators, fillvalue=MISSING)):

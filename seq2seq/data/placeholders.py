@@ -81,11 +81,7 @@ class Placeholders:
     """Patterns of placeholders: the standard ones and those of the user."""
 
     def __init__(self, patterns: Sequence[str] = ()) -> None:
-        """patterns: regular expressions of the user, in addition to the standard ones.
-
-        Raises:
-            UserError: a pattern is not a regular expression, or matches the empty text.
-        """
+        """patterns: regular expressions of the user, in addition to the standard ones."""
         self.patterns = tuple(patterns)
         for pattern in patterns:
             try:

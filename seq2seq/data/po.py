@@ -114,11 +114,7 @@ def declared_encoding(data: bytes) -> str:
 
 
 def catalogue_of(data: bytes, path: str) -> Catalogue[Message]:
-    """Parse a catalogue. path: name of the file in error messages.
-
-    Raises:
-        CorpusError: the file is not a catalogue, or is damaged.
-    """
+    """Parse a catalogue. path: name of the file in error messages."""
     encoding = "utf-8-sig" if data.startswith(codecs.BOM_UTF8) else declared_encoding(data)
     try:
         return Catalogue(data.decode(encoding), Message)
@@ -156,8 +152,6 @@ def read_catalogue(data: bytes, path: str, languages: Sequence[str], on_unfinish
             `X-Source-Language` or, without this field, the other one of the two, or English. In a catalogue without
             `Language`, msgid has the first of two languages.
         on_unfinished: function that is called for each message whose translation is missing or fuzzy.
-    Raises:
-        CorpusError: the file is not a catalogue, is damaged, or is in other languages.
     """
     catalogue = catalogue_of(data, path)
     sides = [_side(catalogue, path, languages, index) for index in range(len(languages))]

@@ -135,11 +135,6 @@ def train_or_load_tokenizers(text: TrainingText, directory: Path, compare_text: 
 
     New tokenizers are copied from the model in `tokenizer.taken_from` or `training.start_from`, or trained on the text.
     compare_text: False for a rank that does not read the training text.
-
-    Raises:
-        CheckpointError: the tokenizers are damaged, or missing in a run with checkpoints.
-        TokenizerError: no vocabulary of the recipe's size can be trained on the text; or the model has no tokenizer, or
-            its tokenizer lacks pieces that the recipe needs.
     """
     state = tokenizer_text(text, directory.parent) if compare_text else ""
     return tokenizers_of_run(directory, lambda: make_tokenizers(text), state)
@@ -148,9 +143,6 @@ def train_or_load_tokenizers(text: TrainingText, directory: Path, compare_text: 
 def tokenizer_text(text: TrainingText, run: Path) -> str:
     """Return a checksum of what the tokenizers of a run are made from: the text, or the tokenizers of a model; "" if
     the run has checkpoints, so that it keeps its tokenizers.
-
-    Raises:
-        CorpusError, CheckpointError, TokenizerError: see `make_tokenizers`.
     """
     if list_checkpoints(run):
         return ""
@@ -165,13 +157,7 @@ def checksums_of_files(spec: Corpus, recipe: Recipe) -> list[str]:
 
 
 def make_tokenizers(text: TrainingText) -> Tokenizers:
-    """Return the tokenizers of a new run, without writing them.
-
-    Raises:
-        TokenizerError: as `train_or_load_tokenizers`.
-        CheckpointError: the model's tokenizers are damaged.
-        CorpusError: the training text cannot be read.
-    """
+    """Return the tokenizers of a new run, without writing them."""
     recipe = text.recipe
     if (reused := reuse_tokenizers(recipe)) is not None:
         return reused
@@ -196,11 +182,7 @@ def make_tokenizers(text: TrainingText) -> Tokenizers:
 
 
 def reuse_tokenizers(recipe: Recipe) -> Tokenizers | None:
-    """Return the tokenizers of the model in `tokenizer.taken_from` or `training.start_from`; None if neither is set.
-
-    Raises:
-        TokenizerError: the model has no tokenizers, its tokenizers contradict `tokenizer.joint`, or pieces are missing.
-    """
+    """Return the tokenizers of the model in `tokenizer.taken_from` or `training.start_from`; None if neither is set."""
     model = recipe.tokenizer_model
     if model is None:
         return None
@@ -243,9 +225,6 @@ def prepare(text: TrainingText, tokenizers: Tokenizers, parent: Path, threads: i
     changed.
 
     prepared: name of the subdirectory if another rank has prepared the text and verified its checksums, else "".
-    Raises:
-        CheckpointError: the description that another rank has written cannot be read.
-        CorpusError: the text cannot be read, or no pair is left after cleaning.
     """
     directory = parent / (prepared or _content_key(text, tokenizers))
     if not prepared and not _is_intact(directory):
@@ -443,8 +422,6 @@ def pair_repetitions(text: TrainingText, corpora: np.ndarray) -> np.ndarray | No
     """Return the average number of times that each pair occurs in an epoch, (pairs,); None if each pair occurs once.
 
     corpora: (pairs,), index of each pair's corpus in `text.corpora`.
-    Raises:
-        CorpusError: an epoch would have no pairs, or more than MAX_REPETITIONS times the number of pairs.
     """
     temperature, weights = text.recipe.data.temperature, [spec.weight for spec in text.corpora]
     if temperature == 1 and all(weight == 1 for weight in weights):

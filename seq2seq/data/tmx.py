@@ -194,9 +194,6 @@ def read_units(blocks: Iterable[bytes], path: str, languages: Sequence[str], kee
             character. The character is replaced by U+FFFD.
         on_unfinished: function that is called for each unit whose translation is not finished; it is left out.
         new_reader: class of the reader of the format, by default TMX.
-    Raises:
-        CorpusError: the file has another format, is damaged, or has a segment that is too long (the message names the
-            line). Or, for at least one of the languages, no unit has text.
     """
     missing, existing, count = list(dict.fromkeys(languages)), dict[str, None](), 0
     units = _finished(_units(_as_utf8(blocks, path, on_forbidden), new_reader(path, keep_markup, max_segment_bytes)),

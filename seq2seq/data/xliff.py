@@ -50,11 +50,9 @@ class XliffReader(UnitReader):
             self.begin_text()
 
     def ends_text(self, name: str) -> bool:
-        """See `UnitReader.ends_text`."""
         return name in ("source", "target")
 
     def ends_unit(self, name: str) -> bool:
-        """See `UnitReader.ends_unit`."""
         if name not in ("trans-unit", "segment"):
             return False
         assert self.unit is not None
@@ -64,7 +62,6 @@ class XliffReader(UnitReader):
         return True
 
     def native_code(self, attributes: dict[str, str]) -> tuple[str, str]:
-        """See `UnitReader.native_code`."""
         is_break = attributes.get("subType") == "xlf:lb"
         return attributes.get("equiv", attributes.get("equiv-text", "")), "lb" if is_break else attributes.get("ctype",
                                                                                                                "")

@@ -112,9 +112,6 @@ def decode(data: bytes, encoding: str = "utf-8") -> tuple[str, str]:
     """Return the text of a document, and its encoding. A byte order mark stays in the text.
 
     encoding: encoding of a document without a byte order mark.
-
-    Raises:
-        DocumentError: the document is too large, the encoding is not known, or the bytes are not valid in it.
     """
     require_size(data)
     # The mark of UTF-32 begins with that of UTF-16.

@@ -216,9 +216,6 @@ class DividedDocument:
         """once: True if equal sentences stand only once in `sentences`, and so have the same translation.
         placeholders: placeholders that the document must keep. tags: tags with which a block without inline tags may
         begin; such a tag is no part of its text.
-
-        Raises:
-            DocumentError: the document has too many sentences.
         """
         self._document, self._placeholders = document, placeholders
         self._blocks: list[_DividedPieces] = []

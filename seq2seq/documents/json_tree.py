@@ -46,11 +46,7 @@ def margin_before(text: str, place: int) -> str:
 
 
 def read_json(text: str) -> Any:
-    """Return the value of a JSON document. A byte order mark is left out.
-
-    Raises:
-        DocumentError: the text is not JSON, or has too many strings.
-    """
+    """Return the value of a JSON document. A byte order mark is left out."""
     require_count(text.count('"') // 2, MAX_LINES, "strings")
     try:
         return read_any_json(text.removeprefix("\ufeff"))
@@ -61,11 +57,7 @@ def read_json(text: str) -> Any:
 
 
 def parse_json_tree(text: str) -> JsonNode:
-    """Return the root of a JSON document. The elements of arrays are left out.
-
-    Raises:
-        DocumentError: the text is not JSON, or is nested too deeply.
-    """
+    """Return the root of a JSON document. The elements of arrays are left out."""
     read_json(text)
     root: JsonNode | None = None
     levels: list[tuple[JsonNode, bool]] = []                                    # value; True if it is an object

@@ -123,11 +123,7 @@ class BranchedMessage:
 
 
 def parse_message(text: str, syntax: Sequence[str] = ()) -> BranchedMessage | None:
-    """Return a message with branches; None if the text has none. syntax: see `Block.syntax`.
-
-    Raises:
-        DocumentError: the text has branches whose structure cannot be read.
-    """
+    """Return a message with branches; None if the text has none. syntax: see `Block.syntax`."""
     if "{" in text and _START.search(text):
         return _icu_message(text)
     if _MESSAGE_FORMAT_2.match(text):

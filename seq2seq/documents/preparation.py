@@ -151,11 +151,7 @@ class Prepared:
 
 
 def prepare(block: Block) -> Prepared:
-    """Return a block as pieces to translate.
-
-    Raises:
-        DocumentError: the block has branches whose structure cannot be read.
-    """
+    """Return a block as pieces to translate."""
     if not _SIGNS.search(block.text):
         return Prepared(block, [Piece(block, block, {}, "", "")])
     # In documents without syntaxes, branches are text for readers. Private characters would make the marks ambiguous.

@@ -51,7 +51,6 @@ class RunDocument:
             line += raw.count("\n")
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
-        """See `block.Document.render`."""
         pairs = iter(zip(self.blocks, translations, strict=True))
         parts = []
         is_translated = any(new != old for new, old in zip(translations, self.blocks, strict=True))

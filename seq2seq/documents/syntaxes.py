@@ -274,7 +274,6 @@ def numbered(directives: Mapping[str, str], order: Sequence[str], name: str) -> 
 
 
 def _first_number(name: str) -> int:
-    """Return the number of the first argument in a format."""
     return int(NUMBERED.get(name) == "%" and name != "object-pascal")
 
 

@@ -36,8 +36,6 @@ def translate_document(translator: Translator | TranslatorPool, document: Path |
         glossary: path of a glossary; see `Glossary.read`. placeholders: regular expressions of further placeholders. A
             translator that has a glossary or placeholders already keeps those without these arguments.
         tag, progress, decoding: see `Translator.translate`.
-    Raises:
-        UserError: the document or the glossary is malformed. The message contains the place of the fault.
     """
     path = Path(name) if isinstance(document, bytes) else Path(document)
     data = document if isinstance(document, bytes) else read_document(path)
@@ -90,12 +88,7 @@ def model_recipe(model: Path, target_language: str | None = None) -> Recipe:
 
 
 def read_document(path: Path | None) -> bytes:
-    """Return the contents of a file, or of standard input if the path is None.
-
-    Raises:
-        CorpusError: the file cannot be read.
-        DocumentError: the file is too large.
-    """
+    """Return the contents of a file, or of standard input if the path is None."""
     try:
         if path is None:
             data = sys.stdin.buffer.read(MAX_BYTES + 1)

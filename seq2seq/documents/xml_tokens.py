@@ -55,10 +55,6 @@ def xml_tokens(text: str, is_fragment: bool = False) -> list[XmlToken]:
     is_fragment: True if `text` is what can stand inside of an element: elements and texts side by side.
 
     White space outside of the root element is part of the preceding token. A CDATA section is a token of kind "text".
-
-    Raises:
-        DocumentError: the document is malformed, declares entities, or has too many tags, or nests elements
-            too deeply.
     """
     require_count(text.count("<"), MAX_TAGS, "tags")
     data = text.removeprefix("\ufeff").encode("utf-8", "surrogatepass")

@@ -29,11 +29,7 @@ class XmlFile:
     """
 
     def __init__(self, data: bytes, root: str = "", roles: Roles = lambda token: ("whole", "")) -> None:
-        """roles: roles of the inline elements in `content`.
-
-        Raises:
-            DocumentError: the document is not well-formed XML, or its root element is not `root`, if given.
-        """
+        """roles: roles of the inline elements in `content`."""
         self._roles = roles
         self.text, self._encoding = decode_xml(data)
         self.tokens = xml_tokens(self.text)

@@ -62,9 +62,6 @@ def combinations(settings: Sequence[str], present: DecodingSection) -> list[dict
     """Return the combinations of values to compare, first the present values of the keys.
 
     settings: values of the option `--try`, such as decoding.length_penalty=0.6,1.0.
-    Raises:
-        OptionError: a setting has no key or no value, names a key twice, or has a value that the schema refuses; or all
-            values are the present ones.
     """
     values: dict[str, list[Any]] = {}
     for setting in settings:
@@ -92,8 +89,6 @@ def validation_set(bundle: Path, language: str | None) -> tuple[list[Source], li
     """Return the sources and references of a model's validation set, and their language.
 
     language: code of the target language; None if all validation corpora have the same.
-    Raises:
-        UserError: the set is missing, or has several target languages, or none in `language`.
     """
     recipe: Recipe = recipe_with_tests(bundle, "valid")
     targets = list(dict.fromkeys(recipe.languages_of(spec).target for spec in recipe.data.valid))

@@ -124,9 +124,6 @@ def plot_curves(*runs: str | Path) -> Figure:
 
     Args:
         runs: run directories. The first one decides which validation score is drawn.
-    Raises:
-        UserError: matplotlib is not installed.
-        CheckpointError, RecipeError: a directory is not that of a run, or nothing has been logged yet.
     """
     figure = new_figure(layout="constrained")
     paths = [Path(run).absolute() for run in runs]
@@ -168,11 +165,7 @@ def require_matplotlib(remedy: str = "") -> None:
 
 
 def new_figure(**arguments: Any) -> Figure:
-    """Return an empty figure of matplotlib. A notebook shows it as a picture, also without `%matplotlib inline`.
-
-    Raises:
-        UserError: matplotlib is not installed.
-    """
+    """Return an empty figure of matplotlib. A notebook shows it as a picture, also without `%matplotlib inline`."""
     require_matplotlib()
     from matplotlib.figure import Figure
 

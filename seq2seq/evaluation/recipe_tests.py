@@ -63,9 +63,6 @@ def recipe_with_tests(bundle: Path, use: Literal["test", "valid"] = "test") -> R
     """Return the recipe of a bundle, after checking that it has test sets, and that they can and may be read.
 
     use: `valid` checks the validation sets instead.
-    Raises:
-        UserError: the recipe has no test sets, or their files do not exist on this machine, or `require_readable`
-            refuses them.
     """
     sets = {"test": "test sets", "valid": "validation sets"}[use]
 

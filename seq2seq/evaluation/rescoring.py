@@ -49,10 +49,6 @@ def rescore(sources: Sequence[str | Source], found: Sequence[Sequence[Translatio
             translated.
         length_penalty: exponent of the number of tokens. Weights of 0 keep the order of a search with the same length
             penalty (form `power`) if the search used no coverage penalty and no `mbr`, and retried no line.
-    Raises:
-        CorpusError: a source or translation is longer than a model accepts, or the numbers of lines differ.
-        OptionError: there are no models, a weight is not finite, or the length penalty is not a valid value of
-            `decoding.length_penalty`.
     """
     if len(sources) != len(found):
         raise CorpusError(f"there are {len(sources):,} sources, but translations of {len(found):,} lines. They "
@@ -99,11 +95,7 @@ def _log_probabilities(translator: Translator, pairs: Sequence[tuple[Source, str
 
 
 def read_n_best(lines: Input) -> Iterator[tuple[dict[str, Any], list[Translation]]]:
-    """Yield the JSON object of each line with its n-best translations.
-
-    Raises:
-        CorpusError: a line is not a JSON object with a source sentence and its n-best translations.
-    """
+    """Yield the JSON object of each line with its n-best translations."""
     for line in lines:
         where = f"{lines.name}:{line.number}"
         try:

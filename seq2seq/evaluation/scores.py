@@ -94,8 +94,6 @@ def corpus_scores(
         names: names of the hypotheses and of each reference stream in errors, such as their paths.
         precision: number format of the model that produced the hypotheses, if known.
     Raises:
-        CorpusError: there are no lines, the numbers of lines differ, or a reference has only blank lines.
-        UserError: BLEU of the language needs an optional package that is not installed.
         TypeError: a text was given instead of a list of lines.
     """
     if any(isinstance(lines, str) for lines in (hypotheses, *references)):
@@ -110,11 +108,7 @@ def corpus_scores(
 def score_files(
     hypothesis_path: Path, reference_paths: Sequence[Path], language: str, metrics: Sequence[str] = METRICS
 ) -> MetricScores:
-    """Return the `corpus_scores` of translations in a text file, which may be compressed.
-
-    Raises:
-        CorpusError, UserError: as corpus_scores; or a file cannot be read.
-    """
+    """Return the `corpus_scores` of translations in a text file, which may be compressed."""
     paths = [Path(hypothesis_path), *map(Path, reference_paths)]
     hypotheses, *references = [read_texts(path) for path in paths]
     if sum(map(is_split_into_subwords, hypotheses)) > MAX_TOKENIZED_SHARE * len(hypotheses):
@@ -185,8 +179,6 @@ def score_pairs(
             function that divides the lines among the ranks.
         language: code of the target language; None: the target language of the translator.
         name: name of the pairs in warnings.
-    Raises:
-        CorpusError, UserError: as corpus_scores and perplexities.
     """
     of_likelihood = [metric for metric in metrics if metric in PERPLEXITY_UNITS]
     of_text = [metric for metric in metrics if metric not in PERPLEXITY_UNITS]
@@ -210,9 +202,6 @@ def perplexities(
     those of `word_spans`: in a language without spaces between words, each character, and the signature says so. Texts
     are measured as the model sees them, without white space at their ends. Pairs with a blank side, and pairs that are
     too long for the model, are not scored; a warning reports their number.
-
-    Raises:
-        CorpusError: there are no lines, or all lines are too long for the model.
     """
     from seq2seq.model.loss import perplexity  # imported here because BLEU needs no torch
     from seq2seq.translation.scoring import is_text, pair_scores, scorable_pairs
@@ -258,9 +247,6 @@ def evaluate_tests(
         metrics: metrics to compute; None: those of the recipe.
         translate: see `score_pairs`.
         names: names of the test sets; None: all.
-
-    Raises:
-        CorpusError, UserError: as corpus_scores; or a test set cannot be read.
     """
     # Read all test sets before the first one is translated, so that errors are reported before any translation.
     tests = {
@@ -347,10 +333,6 @@ def within_range(metric: str, value: float) -> float:
 def sacrebleu_metric(metric: str, language: str) -> BLEU | CHRF | TER:
     """Return sacreBLEU's metric for text in this language. metric: bleu, chrf or ter. All its scores, also those of
     resampled test sets, are numbers of Python within the range of the metric.
-
-    Raises:
-        OptionError: there is no such metric.
-        UserError: the language needs an optional package that is not installed.
     """
     found: Any = _sacrebleu_metric(metric, language)
     found._compute_score_from_stats = partial(_score_within_range, metric, found._compute_score_from_stats)

@@ -109,9 +109,6 @@ def compare(system: Sequence[str], baseline: Sequence[str], references: Sequence
             10,000 trials. The seed is the environment variable SACREBLEU_SEED, as in sacreBLEU.
         names: names of the two systems and of each reference stream in error messages.
         precisions: number formats of the models that produced the translations; None for translations from a file.
-    Raises:
-        CorpusError: as require_parallel.
-        UserError: the language needs an optional package that is not installed.
     """
     names = names or ["the system", "the baseline", *("the reference" for _ in references)]
     require_parallel(system, [baseline, *references], names)

@@ -69,9 +69,6 @@ def read_tests(paths: Sequence[Path], source: Path | None, references: Path | No
     """Return the test sets: the given files, or the test sets in the recipe of the first model.
 
     language: code of the target language of the files; None: that of the first model, or "en" without a model.
-    Raises:
-        UserError: test sets, references, or the source text for a model are missing; a file cannot be read; a test set
-            has no lines, or only blank references; or the first model does not translate into the language.
     """
     model = next((path for path in paths if path.is_dir()), None)
     recipe = None if model is None else _recipe(model).into(language)
@@ -103,8 +100,6 @@ def read_system(path: Path, tests: Sequence[TestSet], *, device: str = "auto", p
     """Return a system with its translations of the test sets. If it is a model, this function translates them.
 
     robustness: True to also translate test sets with changed text (see `robustness_slices`).
-    Raises:
-        UserError: the model cannot be loaded, or the file cannot be read or has more or fewer lines than the test set.
     """
     if not path.is_dir():
         if len(tests) > 1:
@@ -149,12 +144,7 @@ def tell_apart(systems: Sequence[System]) -> list[System]:
 
 
 def read_scores(options: Sequence[str], systems: int, lines: int) -> dict[str, list[list[float]]]:
-    """Return additional scores by name: for each system, the score of each line. options: texts such as comet=FILE.
-
-    Raises:
-        OptionError: an option is not NAME=FILE, or the number of a score's files is not the number of systems.
-        CorpusError: a file cannot be read, has another number of lines, or has a line that is not a number.
-    """
+    """Return additional scores by name: for each system, the score of each line. options: texts such as comet=FILE."""
     found: dict[str, list[list[float]]] = {}
     for option in options:
         name, equals, path = option.partition("=")

@@ -27,8 +27,6 @@ def compare_systems(system: Path, baseline: Path, source: Path | None, reference
             `system`.
         language: code of the target language; None: the target language of the model, or "en" without a model.
         load: function that loads a model. test: the arguments `metrics`, `test` and `samples` of `compare`.
-    Raises:
-        UserError: a file that the systems need is not given, or two files have different numbers of lines.
     """
     streams = [read_texts(path) for path in references]
     if references:

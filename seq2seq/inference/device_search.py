@@ -197,16 +197,13 @@ class StepwiseRun:
 
     @property
     def done(self) -> Tensor:
-        """See `SearchRun.done`."""
         return self.beams.done
 
     def finished(self, sentences: Sequence[int]) -> list[list[Hypothesis]]:
-        """See `SearchRun.finished`."""
         every = len(sentences) == len(self.lines)
         return self.beams.finished(None if every else copy_to_device(torch.tensor(sentences), self.banned.device))
 
     def advance(self, length: int) -> None:
-        """See `SearchRun.advance`."""
         options, size, device = self.options, self.options.beam_size, self.banned.device
         if self.reordered:
             self.state = self.state.select(self.rows)
@@ -224,7 +221,6 @@ class StepwiseRun:
         self.rows, self.reordered = rows if length > 1 else rows // size, size > 1
 
     def keep(self, unfinished: Sequence[int]) -> None:
-        """See `SearchRun.keep`."""
         kept = copy_to_device(torch.tensor(unfinished), self.banned.device)
         self.beams, self.rows, self.reordered = self.beams.select(kept), self.rows.index_select(0, kept), True
         self.lines = [self.lines[sentence] for sentence in unfinished]

@@ -59,7 +59,6 @@ class EagerEngine:
 
     @property
     def batch_tokens(self) -> int:
-        """See `engines.Engine.batch_tokens`."""
         return DEFAULT_BATCH_TOKENS
 
     @property
@@ -82,12 +81,10 @@ class EagerEngine:
 
     @torch.inference_mode()
     def start(self, source: np.ndarray, source_offsets: np.ndarray, keep_attention: bool = False) -> TensorState:
-        """See `search.interface.Stepwise.start`."""
         return TensorState(self.model.start(*self.on_device(source, source_offsets), keep_attention), self.device)
 
     @torch.inference_mode()
     def step(self, last_tokens: np.ndarray, state: TensorState) -> tuple[Scores, TensorState]:
-        """See `search.interface.Stepwise.step`."""
         logits, after = self._step(copy_to_device(torch.from_numpy(last_tokens), self.device), state.inner)
         logits = at_least_fp32(logits)
         scores = ArrayScores(logits.numpy()) if logits.device.type == "cpu" else TensorScores(logits)
@@ -95,14 +92,12 @@ class EagerEngine:
 
     @property
     def cross_layers(self) -> int:
-        """See `engines.Engine.cross_layers`."""
         modules = self.model.named_modules(remove_duplicate=False)              # tied layers count, too
         return sum(isinstance(module, CrossAttention) for _, module in modules)
 
     @torch.inference_mode()
     def cross_attention(self, source: np.ndarray, source_offsets: np.ndarray, targets: Sequence[Sequence[int]],
                         layer: int) -> list[np.ndarray]:
-        """See `engines.Engine.cross_attention`."""
         corpus = EncodedCorpus(EncodedSide(source, source_offsets.astype(np.int64)), EncodedSide.from_lists(targets))
         batch = gather(corpus, np.arange(len(targets))).to(self.device)
         weights, = attention_maps(self.model, batch, ["cross"], layer).cross

@@ -79,8 +79,6 @@ def load_engine(stored: StoredModel, precision: str, device: str) -> Engine:
             `choose_precision`) or "auto" (see `default_precision`). On a CPU, the engine is a `NativeEngine` if there
             is no obstacle (see `native_obstacle`), else PyTorch in fp32; a message says so if int8 was selected.
             `Engine.precision` of the result is the precision in use.
-    Raises:
-        UserError: the precision is unknown, or not available on this hardware.
     """
     selected = choose_precision(default_precision(stored, device) if precision == "auto" else precision, device)
     if kind(device) == "cpu":

@@ -107,7 +107,6 @@ class NativeState:
     attention: np.ndarray | None = None
 
     def select(self, rows: np.ndarray) -> NativeState:
-        """See `interface.State.select`."""
         flat = rows.ravel()
         attention = None if self.attention is None else self.attention[flat]
         return NativeState(self.position, self.used, self.cache, self.past[flat], self.memory,
@@ -149,8 +148,6 @@ class NativeEngine:
                 and learned positions in float32 are used in place; nothing else is kept.
             make_model: function that makes the property `model`, when it is needed.
             shortlist: shortlist of the model, for `SearchOptions.shortlist`.
-        Raises:
-            CheckpointError: a weight is missing, surplus, or has another shape or type.
         """
         stored = {name: (weight.shape, "F32" if weight.dtype.kind == "f" else str(weight.dtype))
                   for name, weight in weights.items()}
@@ -204,12 +201,10 @@ class NativeEngine:
 
     @cached_property
     def model(self) -> Seq2Seq:
-        """See `engines.Engine.model`."""
         assert self.make_model is not None
         return self.make_model()
 
     def start(self, source: np.ndarray, source_offsets: np.ndarray, keep_attention: bool = False) -> NativeState:
-        """See `interface.Stepwise.start`."""
         source, offsets = np.ascontiguousarray(source, np.int64), np.ascontiguousarray(source_offsets, np.int32)
         spans = np.stack((offsets[:-1], np.diff(offsets)))
         longest = int(spans[1].max(initial=0))
@@ -224,7 +219,6 @@ class NativeEngine:
                          Memory(keys_values, stride, longest, keep_attention), spans)
 
     def step(self, last_tokens: np.ndarray, state: NativeState) -> tuple[ArrayScores, NativeState]:
-        """See `interface.Stepwise.step`."""
         self._check_length(state.position + 1)
         last_tokens, rows, memory = np.ascontiguousarray(last_tokens, np.int64), len(state.past), state.memory
         assert len(last_tokens) == rows
@@ -274,7 +268,6 @@ class NativeEngine:
 
     def cross_attention(self, source: np.ndarray, source_offsets: np.ndarray, targets: Sequence[Sequence[int]],
                         layer: int) -> list[np.ndarray]:
-        """See `engines.Engine.cross_attention`."""
         if not 1 <= layer <= self.cross_layers:
             raise ValueError(f"there is no decoder layer {layer}; this model has {self.cross_layers}")
         offsets = np.ascontiguousarray(source_offsets, np.int32)

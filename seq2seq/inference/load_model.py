@@ -48,9 +48,6 @@ def read_stored_model(path: Path) -> StoredModel:
 
     Untrusted bundles are safe to read: no code in them is executed, and the weights have the shapes of the recipe's
     model, which are compared before memory is allocated.
-
-    Raises:
-        CheckpointError: there is no bundle, a file is damaged, or the files do not match.
     """
     recipe, tokenizers = None, None
 
@@ -116,9 +113,6 @@ def weights_to_start_from(section: ModelSection, sizes: tuple[int, int], path: P
 
     Args:
         section: `model` section of the new model. sizes: source and target vocabulary size of the new model.
-    Raises:
-        CheckpointError: there is no bundle, or it is damaged.
-        RecipeError: the bundle's weights differ in name, shape or type from those of the new model.
     """
     def require(bundle: Bundle, shapes: Shapes) -> None:
         if unlike := differences(shapes, _model_shapes(section, sizes, Path("model"))):

@@ -37,7 +37,6 @@ class Shortlist:
         return Shortlist(np.concatenate(lists).astype(np.int32), np.cumsum([0, *map(len, lists)]).astype(np.int32))
 
     def to_file(self) -> bytes:
-        """Return the contents of a safetensors file."""
         return save({"pieces": self.pieces, "offsets": self.offsets})
 
     @staticmethod
@@ -46,8 +45,6 @@ class Shortlist:
 
         Args:
             sizes: source and target vocabulary size. where: path of the file in error messages.
-        Raises:
-            CheckpointError: the file is damaged, or it belongs to other vocabularies.
         """
         try:
             arrays = load(contents)

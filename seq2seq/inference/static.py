@@ -57,7 +57,6 @@ def rounded(sentences: int) -> int:
 
 
 def _power_of_two(number: int) -> int:
-    """Return the smallest power of 2 that is at least `number`."""
     return 1 << (number - 1).bit_length()
 
 
@@ -223,7 +222,6 @@ class StaticEngine(EagerEngine):
 
     @property
     def whole_search(self) -> WholeSearch:
-        """See `engines.Engine.whole_search`."""
         return self._search
 
     @torch.inference_mode()
@@ -260,7 +258,6 @@ class StaticEngine(EagerEngine):
         return self.storages[settings]
 
     def delete_graphs(self) -> None:
-        """Delete the CUDA graphs of all settings."""
         if any(storage.graphs for storage in self.storages.values()):
             self.cuda_graphs.delete(*(storage.graphs for storage in self.storages.values()))
 
@@ -314,11 +311,9 @@ class _StaticRun:
 
     @property
     def done(self) -> Tensor:
-        """See `SearchRun.done`."""
         return self.storage.done[: self.sentences]
 
     def advance(self, length: int) -> None:
-        """See `SearchRun.advance`."""
         engine, storage, sentences = self.engine, self.storage, self.sentences
         self.used, self.length = self.used + sentences * storage.beam, length
         while self.used > storage.caches.sizes[2]:
@@ -326,13 +321,11 @@ class _StaticRun:
         engine.cuda_graphs.run(lambda: engine.advance(storage, sentences), sentences, storage.graphs)
 
     def finished(self, sentences: Sequence[int]) -> list[list[Hypothesis]]:
-        """See `SearchRun.finished`."""
         every = len(sentences) == self.sentences
         chosen = None if every else copy_to_device(torch.tensor(sentences), self.storage.done.device)
         return self.storage.finished(self.sentences, self.length, chosen)
 
     def keep(self, unfinished: Sequence[int]) -> None:
-        """See `SearchRun.keep`."""
         # Finished sentences occupy the remaining places of the rounded number.
         others = sorted(set(range(self.sentences)) - set(unfinished))
         kept = [*unfinished, *others][: rounded(len(unfinished))]

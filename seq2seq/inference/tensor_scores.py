@@ -149,7 +149,6 @@ class TensorScores:
 
 
 def truncate(logits: Tensor, temperature: float, k: int, p: float, min_share: float) -> Tensor:
-    """See `search.sampling.truncate`."""
     if temperature != 1:
         logits = logits / temperature
     if 0 < k < logits.shape[1]:
@@ -165,7 +164,6 @@ def truncate(logits: Tensor, temperature: float, k: int, p: float, min_share: fl
 
 
 def sample_tokens(logits: Tensor, numbers: np.ndarray) -> Tensor:
-    """See `search.sampling.sample_tokens`."""
     sums = logits.double().softmax(1).cumsum(1)
     thresholds = torch.from_numpy(numbers).to(logits.device)[:, None] * sums[:, -1:]
     return torch.searchsorted(sums, thresholds, right=True).squeeze(1).clamp_(max=logits.shape[1] - 1)

@@ -17,8 +17,6 @@ def expected_shapes(section: ModelSection, sizes: tuple[int, int]) -> dict[str, 
     Args:
         section: describes a Transformer without the variants that `NativeEngine.obstacle` names. sizes: source and
             target vocabulary size.
-    Raises:
-        CheckpointError: all embeddings are tied, but the vocabularies differ in size.
     """
     width, inner, (source_size, target_size) = section.d_model, section.feed_forward, sizes
     shapes: dict[str, tuple[int, ...]] = {"target_embedding": (target_size, width)}

@@ -91,9 +91,6 @@ def export_model(path: Path, output: Path, quantization: str = "int8", splitter:
         splitter: sentence splitter to include: a directory with data of Stanza, or an .onnx model of MiniSBD.
         source: file of source lines for the comparison. If None, the recipe's validation set is used.
         max_lines: maximum number of lines to compare.
-    Raises:
-        FormatError: Argos Translate does not support the model or the splitter, the output exists and is not an
-            earlier export, or the package's results differ from those of the original model.
     """
     library()
     require_replaceable(output)
@@ -175,11 +172,7 @@ def require_joint_sentencepiece(tokenizers: Tokenizers) -> None:
 
 
 def splitter_files(splitter: Path | None) -> Iterator[tuple[str, Path]]:
-    """Yield the files of a sentence splitter, each with its name in the package.
-
-    Raises:
-        FormatError: the splitter is neither an .onnx file nor a directory with data of Stanza.
-    """
+    """Yield the files of a sentence splitter, each with its name in the package."""
     if splitter is None:
         return
     if splitter.is_file() and splitter.suffix == ".onnx":
@@ -231,6 +224,5 @@ def usage(codes: list[str], output: str, notes: list[str]) -> str:
 
 
 def open_package(folder: Path, exportable: Exportable) -> CTranslate2Model:
-    """Load the model of an unpacked package."""
     tokenizers = Tokenizers.from_files({JOINT_FILE: (folder / TOKENIZER).read_bytes()}, str(folder))
     return CTranslate2Model(folder / MODEL, tokenizers, exportable.recipe, suppress=False)

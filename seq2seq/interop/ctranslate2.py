@@ -47,11 +47,7 @@ the usual rounding error, and is only 1.2 times as fast as float32 (measured on 
 
 
 def library() -> Any:
-    """Import CTranslate2 and return the module.
-
-    Raises:
-        UserError: CTranslate2 is not installed.
-    """
+    """Import CTranslate2 and return the module."""
     try:
         return importlib.import_module("ctranslate2")
     except ImportError as error:
@@ -87,8 +83,6 @@ def export_model(path: Path, output: Path, quantization: str = "float32", source
         quantization: number format of the weights, one of QUANTIZATIONS.
         source: file of source lines for the comparison with the original; if None, the recipe's validation set.
         max_lines: maximum number of lines to compare.
-    Raises:
-        FormatError: CTranslate2 does not support the model, or the export's results differ from the original's.
     """
     library()
     exportable = read_exportable(path, "ctranslate2", CTRANSLATE2_DECODING_KEYS)
@@ -256,9 +250,6 @@ class CTranslate2Model:
 
     def __init__(self, directory: Path, tokenizers: Tokenizers, recipe: Recipe, suppress: bool = True) -> None:
         """directory: directory that `convert` wrote. suppress: False to generate all pieces, as Argos Translate does.
-
-        Raises:
-            FormatError: CTranslate2 cannot load the model.
         """
         self.directory = directory
         with self._reporting_damage():
@@ -286,7 +277,6 @@ class CTranslate2Model:
         return [[Translation(text.replace("\n", " ").strip(), 0.0, 0.0, 0)] for text in texts]
 
     def score(self, pairs: Sequence[tuple[Source, str]]) -> list[PairScore]:
-        """See `Translator.score`."""
         sources = [self.source.pieces(ids) for ids in self.source.encode([source for source, _ in pairs])]
         targets = [self.target.pieces(ids) for ids in self.target.encode([target for _, target in pairs])]
         with self._reporting_damage():

@@ -56,10 +56,10 @@ class Exported(Protocol):
     """Interface of an exported model that runs in the other library. The methods are those of `Translator`."""
 
     def translate(self, lines: Sequence[Source], **decoding: Unpack[DecodingOptions]) -> list[list[Translation]]:
-        """See `Translator.translate`."""
+        ...
 
     def score(self, pairs: Sequence[tuple[Source, str]]) -> list[PairScore]:
-        """See `Translator.score`."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -147,8 +147,6 @@ def read_exportable(path: Path, format: str, supported: Set[str] = SUPPORTED_DEC
     Args:
         format: name of the export format in errors.
         supported: keys of `decoding` that the other library's search supports.
-    Raises:
-        FormatError: no export format supports the model.
     """
     model, recipe, tokenizers = read_model(path)
     if reason := unsupported_feature(recipe.model):
@@ -235,9 +233,6 @@ def unsupported_feature(section: ModelSection) -> str:
 def development_lines(recipe: Recipe, source: Path | None, max_lines: int) -> list[Source]:
     """Return up to `max_lines` source lines, without blank lines, from a file or from the recipe's validation set. A
     model with `data.context` gets each line in its context.
-
-    Raises:
-        FormatError: the file cannot be read or has no lines.
     """
     try:
         if source is not None:
@@ -287,11 +282,7 @@ def _gap(ours: Translator, source: Source, our_text: str, their_text: str) -> fl
 
 
 def require(parity: Parity, tolerance: Tolerance, export: str) -> None:
-    """Check that the differences of an export are within the tolerance. export: name of the export in errors.
-
-    Raises:
-        FormatError: the export differs by more than `tolerance` allows; the message lists the first lines that differ.
-    """
+    """Check that the differences of an export are within the tolerance. export: name of the export in errors."""
     if not parity.lines:
         raise FormatError(f"{export} is refused: all lines of the development set are too long for the model. Name "
                           "other lines with --source.")
@@ -370,9 +361,6 @@ def write_checked_export(output: Path, export: str, write: Callable[[Path], None
         export: name of the export in errors.
         write: function that writes the export to a directory. load: function that loads the export from a directory.
         ours: the original model. lines: the source lines to compare on.
-    Raises:
-        FormatError: the export differs by more than `tolerance`, or `output` contains other files.
-        CheckpointError: the export cannot be written.
     """
     output = Path(os.path.realpath(output))                     # if output is a symbolic link, replace its target
     try:

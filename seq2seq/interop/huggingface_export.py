@@ -50,11 +50,7 @@ print(tokenizer.batch_decode(model.generate(**sources), skip_special_tokens=True
 
 
 def library() -> Any:
-    """Import transformers and return the module.
-
-    Raises:
-        UserError: transformers is not installed.
-    """
+    """Import transformers and return the module."""
     try:
         package = importlib.import_module("transformers")
     except ImportError as error:
@@ -69,8 +65,6 @@ def export_model(path: Path, output: Path, source: Path | None = None, max_lines
     Args:
         source: file of source lines for the comparison with the original; if None, the recipe's validation set.
         max_lines: maximum number of lines to compare.
-    Raises:
-        FormatError: Marian does not support the model, or the export's results differ from the original's.
     """
     library()
     exportable = read_exportable(path, "huggingface")
@@ -174,7 +168,6 @@ class MarianTranslator:
 
     @torch.no_grad()
     def score(self, pairs: Sequence[tuple[Source, str]]) -> list[PairScore]:
-        """See `Translator.score`."""
         scores = [PairScore(0.0, 0)] * len(pairs)
         for indices in _batches([source for source, _ in pairs]):
             targets = self.tokenizer(text_target=[pairs[index][1] for index in indices])["input_ids"]

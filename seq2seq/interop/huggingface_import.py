@@ -63,8 +63,6 @@ def import_model(name: str, output: Path, source_language: str | None = None,
         output: the bundle to write.
         source_language, target_language: language codes. If None, the model's files or name decide. If the model
             translates into several languages, `target_language` is the language of lines that name none.
-    Raises:
-        FormatError: there is no such model, its files are damaged, or seq2seq does not support the model.
     """
     folder = local_folder(name)
     try:
@@ -114,11 +112,7 @@ def _corpus(name: str, languages: Languages) -> dict[str, Any]:
 
 
 def local_folder(name: str) -> Path:
-    """Return the directory with this name, or download the model with this name from the hub.
-
-    Raises:
-        FormatError: there is neither a directory nor a model with this name.
-    """
+    """Return the directory with this name, or download the model with this name from the hub."""
     if Path(name).is_dir():
         return Path(name)
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?", name):

@@ -86,11 +86,7 @@ def interleaved_to_split_permutation(d_model: int) -> Tensor:
 
 
 def model_section_from_config(config: Mapping[str, Any], output_bias: bool) -> ModelSection:
-    """Return the `model` section of a recipe for the model that a config.json describes.
-
-    Raises:
-        FormatError: the model is not a Marian model, or has features that this package does not support.
-    """
+    """Return the `model` section of a recipe for the model that a config.json describes."""
     model_type = config.get("model_type")
     if model_type != "marian":
         raise FormatError(f"its config.json has model_type: {model_type}. Only Marian models (model_type: marian), "
@@ -134,8 +130,6 @@ def weights_from_marian(theirs: Mapping[str, Tensor], section: ModelSection, sou
     Args:
         theirs: Marian's weights by name, finite, in float32.
         source_ids, target_ids: Marian's token id for each of this package's token ids.
-    Raises:
-        FormatError: weights are missing, unknown, or of the wrong shape, or the positions are not sinusoids.
     """
     remaining = dict(theirs)
     split_to_interleaved = interleaved_to_split_permutation(section.d_model).argsort()
@@ -202,11 +196,7 @@ def _require_shape(name: str, weight: Tensor, shape: tuple[int, ...]) -> None:
 
 def marian_config(section: ModelSection, source_vocab_size: int, target_vocab_size: int, *, start: int, end: int
                   ) -> dict[str, Any]:
-    """Return the arguments of `MarianConfig` for a model. start, end: token ids of `<s>` and `</s>`.
-
-    Raises:
-        FormatError: Marian does not support the model; the message says why.
-    """
+    """Return the arguments of `MarianConfig` for a model. start, end: token ids of `<s>` and `</s>`."""
     require_marian_support(section)
     return {
         "vocab_size": source_vocab_size, "decoder_vocab_size": target_vocab_size, "d_model": section.d_model,

@@ -62,7 +62,6 @@ class Weighing(ScaledDotProduct):
         return lambda hidden: F.linear(hidden, weight, bias)
 
     def prepared_parameters(self, layer: nn.Linear) -> tuple[Tensor, Tensor]:
-        """See `ScaledDotProduct.prepared_parameters`."""
         if self.score in ("scaled_dot", "additive"):
             return layer.weight, layer.bias
         # `prepare` is linear, so it can be applied once to the weight and the bias, instead of to each query.
@@ -81,7 +80,6 @@ class Weighing(ScaledDotProduct):
         return scores.relu() if self.normalize == "relu" else scores.softmax(-1)
 
     def scores(self, query: Tensor, keys: Tensor, bias: Tensor) -> Tensor:
-        """See `ScaledDotProduct.scores`."""
         if self.score == "additive":
             return additive(query, keys, cast(Tensor, self.weight)) + bias
         return super().scores(query, keys, bias)

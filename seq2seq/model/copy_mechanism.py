@@ -99,11 +99,9 @@ class CopyState:
 
     @property
     def attention(self) -> Tensor | None:
-        """See `interface.State.attention`."""
         return self.decoder.attention
 
     def select(self, rows: Tensor) -> CopyState:
-        """See `interface.State.select`."""
         all_remain = len(rows) == len(self.source.keys)
         source = self.source if all_remain else self.source.select(rows[:, 0] // self.beam)
         return CopyState(self.decoder.select(rows), source, rows.shape[1])
@@ -125,7 +123,6 @@ class CopyingModel(nn.Module):
     step_decoder: Callable[..., tuple[Tensor, State]]
 
     def forward(self, batch: Batch) -> CopyMixture:
-        """See `interface.Seq2Seq`."""
         source, target = source_and_target(batch, self.max_positions)
         memory, source = self.encode(batch.source, source)
         logits = self.decode(batch.target_input, target, memory, source)
@@ -134,7 +131,6 @@ class CopyingModel(nn.Module):
     @torch.no_grad()
     def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
               keep_attention: bool = False) -> CopyState:
-        """See `interface.Stepwise.start`."""
         check_length(longest_source, self.max_positions)
         memory, sentences = self.encode(source, Sentences.from_offsets(source_offsets, longest_source, len(source)))
         return CopyState(self.start_decoder(memory, sentences, keep_attention),

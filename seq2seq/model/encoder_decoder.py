@@ -30,7 +30,6 @@ class EncoderDecoder(nn.Module):
 
     def __init__(self, source_vocab_size: int, target_vocab_size: int, d_model: int, max_positions: int,
                  tied_embeddings: str, scale_embedding: bool, output_bias: bool) -> None:
-        """See `Transformer`."""
         super().__init__()
         self.d_model, self.max_positions = d_model, max_positions
         self.scale = math.sqrt(d_model) if scale_embedding else 1.0
@@ -46,7 +45,6 @@ class EncoderDecoder(nn.Module):
 
     @torch.no_grad()
     def start(self, source: Tensor, source_offsets: Tensor, longest_source: int, keep_attention: bool = False) -> Any:
-        """See `interface.Stepwise.start`."""
         check_length(longest_source, self.max_positions)
         memory, sentences = self.encode(source, Sentences.from_offsets(source_offsets, longest_source, len(source)))
         return self.start_decoder(memory, sentences, keep_attention)

@@ -62,7 +62,6 @@ class PointerOutput:
     attention_sample: None = None
 
     def dense(self) -> Tensor:
-        """Return `values`."""
         return self.values
 
 
@@ -83,7 +82,6 @@ class CopyMixture:
 
     @property
     def attention_sample(self) -> HardAttentionSample | None:
-        """See `Logits`."""
         return self.logits.attention_sample
 
     def copy_probability(self, target: Tensor) -> Tensor:

@@ -62,7 +62,6 @@ class TransformerState:
     written: _Written = field(default_factory=_Written)
 
     def select(self, rows: Tensor) -> TransformerState:
-        """See `interface.State.select`."""
         old_sentences, beam, capacity = self.visible.shape
         flat = rows.flatten()
         visible = self.visible.flatten(0, 1).index_select(0, flat).view(*rows.shape, capacity)

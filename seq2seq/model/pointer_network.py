@@ -45,7 +45,6 @@ class PointerState:
     attention: Tensor | None = None
 
     def select(self, rows: Tensor) -> PointerState:
-        """See `interface.State.select`."""
         flat = rows.flatten()
         states = self.states if isinstance(self.states, tuple) else (self.states,)
         sentences = rows[:, 0] // (states[0].shape[1] // len(self.lengths))
@@ -109,7 +108,6 @@ class PointerNetwork(nn.Module):
     @torch.no_grad()
     def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
               keep_attention: bool = False) -> PointerState:
-        """See `interface.Stepwise.start`."""
         check_length(longest_source, self.max_positions)
         sentences = Sentences.from_offsets(source_offsets, longest_source, len(source))
         memory = self.encode(source, sentences)
@@ -118,7 +116,6 @@ class PointerNetwork(nn.Module):
 
     @torch.no_grad()
     def step(self, last_tokens: Tensor, state: PointerState) -> tuple[Tensor, PointerState]:
-        """See `interface.Stepwise.step`."""
         sentences = len(state.lengths)
         rows = torch.arange(len(last_tokens), device=last_tokens.device) // (len(last_tokens) // sentences)
         positions = (last_tokens - FIRST_POSITION_ID).clamp(0, state.memory.shape[1] - 1)

@@ -169,7 +169,6 @@ class RecurrentState:
     attention: Tensor | None = None
 
     def select(self, rows: Tensor) -> RecurrentState:
-        """See `interface.State.select`."""
         sentences = len(self.source.bias)
         beam, flat, source = len(self.output) // sentences, rows.flatten(), self.source
         if len(rows) != sentences:
@@ -265,7 +264,6 @@ class RecurrentModel(EncoderDecoder):
 
     @torch.no_grad()
     def step(self, last_tokens: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
-        """See `interface.Stepwise.step`."""
         output, after = self.step_decoder(last_tokens, state)
         return Logits(output, self.output_weight, self.output_bias).dense(), after
 

@@ -190,7 +190,6 @@ def refuse_combinations(combinations: Iterable[Combination], sections: Mapping[s
 
 
 def combinations_page() -> str:
-    """Return a Markdown page with all combinations."""
     rows = [f"| {_cell(combination.first)} | {_cell(combination.second)} | {combination.reason} |"
             for combination in (*COMBINATIONS, *IN_DECODING)]
     return "\n".join([_INTRODUCTION, "| setting | does not work with | because |", "|---|---|---|", *rows, ""])

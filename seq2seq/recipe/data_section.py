@@ -76,11 +76,7 @@ class Languages(Section):
 
     @property
     def pair(self) -> tuple[str, str]:
-        """Language codes of source and target.
-
-        Raises:
-            RecipeError: the model is a language model, which has no source.
-        """
+        """Language codes of source and target."""
         if self.source is None:
             raise RecipeError("this model is a language model, which has no source text to translate or to attend to. "
                               "Use a translation model.")

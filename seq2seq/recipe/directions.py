@@ -15,7 +15,6 @@ from seq2seq.recipe.task import TRANSLATION
 
 
 def language_token(code: str) -> str:
-    """Return the token of a target language."""
     return f">>{code}<<"
 
 
@@ -32,16 +31,12 @@ def directions_of(data: Data, languages: Languages) -> tuple[Languages, ...]:
 
 
 def targets_of(directions: Iterable[Languages]) -> list[str]:
-    """Return the distinct target languages."""
     return list(dict.fromkeys(each.target for each in directions))
 
 
 def direction_into(target: str, directions: Sequence[Languages], model: str = "this model") -> Languages:
     """Return the first of a model's directions whose target language has the code `target`, or the same code in another
     form, such as `deu` for `de`. model: name of the model in the error message.
-
-    Raises:
-        OptionError: the model does not translate into this language.
     """
     exact = [each for each in directions if each.target == target]
     for each in exact or [each for each in directions if same_code(each.target, target)]:

@@ -38,8 +38,6 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), check_files: bo
             List items are numbered from 0 (`data.train.0.limit=100`). Paths are relative to the working directory.
         check_files: require that all files named in the recipe exist.
         alone: see `parse_recipe`.
-    Raises:
-        RecipeError: the recipe has errors; the message lists all of them, one per line.
     """
     return parse_recipe(_read_text(Path(path)), path, overrides, check_files, alone)
 
@@ -152,12 +150,7 @@ def _read_overrides(overrides: Sequence[str], diagnostics: list[Diagnostic]) -> 
 
 
 def read_decoding_overrides(overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the VALUE of each `--set decoding.KEY=VALUE` option, by KEY. `decoding_with` checks the values later.
-
-    Raises:
-        RecipeError: an option sets a key that is not in the `decoding` section, or its value is not YAML. The message
-            lists all errors, one per line.
-    """
+    """Return the VALUE of each `--set decoding.KEY=VALUE` option, by KEY. `decoding_with` checks the values later."""
     diagnostics: list[Diagnostic] = []
     values = {}
     for key, setting in _read_overrides(overrides, diagnostics):

@@ -74,8 +74,6 @@ def decoding_with(decoding: DecodingSection, options: Mapping[str, object],
     Args:
         options: keys and their new values.
         name_of: function that maps a key to its name in messages, such as a command-line option.
-    Raises:
-        OptionError: unknown keys or invalid values; the message lists all errors, one per line.
     """
     changed: dict[str, Any] = {**decoding.model_dump(), **options}
     if options.get("sampling") is False:
@@ -198,7 +196,6 @@ def similar_key(key: Key) -> str:
 
 
 def _documentation(key: Key) -> str:
-    """Return the documentation of a key from the schema."""
     section = section_at(key[:-1])
     return describe_keys(section).get(str(key[-1]), "").replace("\n", " ") if section else ""
 

@@ -87,7 +87,6 @@ class ModelSection(Section):
 
     @property
     def task(self) -> Task:
-        """Task of this type of model."""
         return TASKS[self.type]
 
     @field_validator("num_heads")

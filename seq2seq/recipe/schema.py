@@ -230,7 +230,6 @@ class Recipe(Section):
 
     @property
     def task(self) -> Task:
-        """Task of the model."""
         return self.model.task
 
     @property
@@ -249,11 +248,7 @@ class Recipe(Section):
         return tuple(dict.fromkeys(corpus.tag for corpus in self.data.train if corpus.tag))
 
     def into(self, target_language: str | None) -> "Recipe":
-        """Return a copy whose `languages` are the first direction into `target_language`. For None, return `self`.
-
-        Raises:
-            OptionError: the model does not translate into this language.
-        """
+        """Return a copy whose `languages` are the first direction into `target_language`. For None, return `self`."""
         if target_language is None:
             return self
         return self.model_copy(update={"languages": direction_into(target_language, self.directions)})

@@ -91,7 +91,6 @@ class Beams:
         return parents
 
     def keep(self, groups: np.ndarray) -> None:
-        """Remove all groups but these."""
         self.limits, self.tokens, self.totals, self.done = (
             part[groups] for part in (self.limits, self.tokens, self.totals, self.done))
         self.finished = [self.finished[group] for group in groups]

@@ -52,7 +52,6 @@ class CoverageState:
         return attention
 
     def select(self, rows: np.ndarray) -> CoverageState:
-        """See `interface.State.select`."""
         return CoverageState(self.inner.select(rows), self.coverage[rows.ravel()])
 
 
@@ -63,12 +62,10 @@ class WithCoverage:
         self.model, self.max_positions = model, model.max_positions
 
     def start(self, source: np.ndarray, source_offsets: np.ndarray, keep_attention: bool = True) -> CoverageState:
-        """See `interface.Stepwise.start`."""
         lengths = np.diff(source_offsets)
         padding = np.arange(lengths.max()) >= lengths[:, None]                  # (sentences, longest source)
         return CoverageState(self.model.start(source, source_offsets, keep_attention=True), padding.astype(np.float32))
 
     def step(self, last_tokens: np.ndarray, state: CoverageState) -> tuple[Scores, CoverageState]:
-        """See `interface.Stepwise.step`."""
         scores, inner = self.model.step(last_tokens, state.inner)
         return scores, CoverageState(inner, state.coverage + inner.attention)

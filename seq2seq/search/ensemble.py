@@ -27,7 +27,6 @@ class EnsembleState:
         return None if any(attention is None for attention in attentions) else np.mean(attentions, 0)
 
     def select(self, rows: np.ndarray) -> EnsembleState:
-        """See `interface.State.select`."""
         return EnsembleState(tuple(state.select(rows) for state in self.states))
 
 
@@ -43,11 +42,9 @@ class Ensemble:
         self.max_positions = min(model.max_positions for model in models)
 
     def start(self, source: np.ndarray, source_offsets: np.ndarray, keep_attention: bool = False) -> EnsembleState:
-        """See `interface.Stepwise.start`."""
         return EnsembleState(tuple(model.start(source, source_offsets, keep_attention) for model in self.models))
 
     def step(self, last_tokens: np.ndarray, state: EnsembleState) -> tuple[Scores, EnsembleState]:
-        """See `interface.Stepwise.step`."""
         steps = [model.step(last_tokens, of_model) for model, of_model in zip(self.models, state.states, strict=True)]
         first, *others = (scores.log_softmax() for scores, _ in steps)
         mean = (first.mean(others) if self.mean == "log_probability" else first.mean_probability(others))
@@ -68,7 +65,6 @@ class Fusion:
         self.max_positions = min(model.max_positions, language_model.max_positions)
 
     def start(self, source: np.ndarray, source_offsets: np.ndarray, keep_attention: bool = False) -> FusionState:
-        """See `interface.Stepwise.start`."""
         sentences = len(source_offsets) - 1
         empty = np.full(sentences, END_ID, np.int64), np.arange(sentences + 1, dtype=np.int32)
         return FusionState(self.model.start(source, source_offsets, keep_attention), self.language_model.start(*empty))
@@ -94,6 +90,5 @@ class FusionState:
         return attention
 
     def select(self, rows: np.ndarray) -> FusionState:
-        """See `interface.State.select`."""
         return FusionState(self.translation.select(rows), self.language.select(rows))
 

@@ -39,8 +39,6 @@ class PhraseSpeller:
         Args:
             line: line number, from 0, for the error message; None: unknown.
             whole_words: False: any substring satisfies the constraint.
-        Raises:
-            RequestError: the phrase has control characters or unknown tokens, or the tokenizer drops all of it.
         """
         written = phrase.strip()
         casings = [written, written.lower(), written.capitalize(), capwords(written, " "), written.upper()]
@@ -74,9 +72,6 @@ class PhraseSpeller:
 
         line: line number, from 0, for the error message; None: unknown. name: name of the text in the error message,
         for example "prefix".
-
-        Raises:
-            RequestError: the text contains control characters or unknown tokens.
         """
         ids = tuple(self.tokenizer.encode([text])[0])
         if banned := set(ids).intersection(self.tokenizer.never_generated_ids):

@@ -61,9 +61,6 @@ class Settings:
     character_limit: maximum number of characters of a request; 0: unlimited. max_request_bytes: maximum size of a
     request's body. suggestions: file to which suggestions are appended; None means that suggestions are refused.
     log_text: if True, users' texts are written to the log. glossaries: store of the glossaries that clients send.
-
-    Raises:
-        UserError: the file of suggestions cannot be written.
     """
 
     character_limit: int = 0
@@ -89,7 +86,6 @@ class Api:
         self.files = FileStore()
 
     def routes(self) -> list[Route]:
-        """Return the routes of all endpoints."""
         return [
             Route("/translate", self.translate, methods=["POST"]),
             Route("/detect", self.detect, methods=["POST"]),
@@ -104,7 +100,6 @@ class Api:
         ]
 
     async def translate(self, request: Request) -> Response:
-        """Answer POST /translate."""
         parameters = await read_parameters(request)
         q, is_list = texts(parameters, "q")
         client = await self.admit(request, parameters, len(q))
@@ -130,7 +125,6 @@ class Api:
         return await json_response(answer, q, path_header(found))
 
     async def detect(self, request: Request) -> Response:
-        """Answer POST /detect."""
         parameters = await read_parameters(request)
         q, _ = texts(parameters, "q")
         await self.admit(request, parameters)
@@ -138,13 +132,11 @@ class Api:
         return JSONResponse([one.as_json() for one in await self.service.detect("\n".join(q))])
 
     async def languages(self, request: Request) -> Response:
-        """Answer GET /languages."""
         directions = self.service.directions
         return JSONResponse([{"code": code, "name": language_name(code), "targets": directions.targets(code)}
                              for code in directions.languages])
 
     async def translate_file(self, request: Request) -> Response:
-        """Answer POST /translate_file."""
         parameters = await read_parameters(request)
         name, format, contents = uploaded_file(parameters)
         client = await self.admit(request, parameters)
@@ -226,7 +218,6 @@ class Api:
             file.write(line)
 
     async def frontend_settings(self, request: Request) -> Response:
-        """Answer GET /frontend/settings."""
         directions = self.service.directions
         target = next(code for code in directions.languages if any(code == pair[1] for pair in directions.direct))
         source = next(code for code, other in directions.direct if other == target)
@@ -240,13 +231,11 @@ class Api:
         })
 
     async def health(self, request: Request) -> Response:
-        """Answer GET /health."""
         if not self.service.scheduler.alive:
             raise ApiError(500, "the model thread has ended")
         return JSONResponse({"status": "ok"})
 
     async def metrics(self, request: Request) -> Response:
-        """Answer GET /metrics."""
         return PlainTextResponse(self.service.metrics.text(self.service.scheduler.waiting,
                                                            self.service.models.checksums),
                                  media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -88,7 +88,6 @@ class Room:
             del self._waiting[connection.network]
 
     def remove(self, connection: HttpProtocol) -> None:
-        """Note that a connection is closed."""
         if connection in self._open:
             self.place(connection, waits=False)
             self._open.remove(connection)
@@ -157,7 +156,6 @@ class HttpProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Handle received data."""
         if self.phase in CLOSED:
             return
         if self.phase in (Phase.WORK, Phase.WRITING) and self.conn.their_state is not h11.SEND_BODY:

@@ -73,7 +73,6 @@ class DeepLApi:
         self.api, self.store, self.jobs = api, api.settings.glossaries, DocumentJobs(api.settings.log_text)
 
     def routes(self) -> list[Route]:
-        """Return the routes of all endpoints."""
         glossary, document = "/glossaries/{glossary_id}", "/v2/document/{document_id}"
         return [
             Route("/v2/translate", self.translate, methods=["POST"]),
@@ -245,7 +244,6 @@ class DeepLApi:
             request, lambda client: self.store.get(client, request.path_params["glossary_id"]))
 
     async def _entries(self, dictionary: Dictionary) -> str:
-        """Return the entries of a dictionary in TSV."""
         entries = await in_thread(partial(self.store.entries, dictionary), large=False)
         return "\n".join(f"{source}\t{target}" for source, target in entries.items())
 
@@ -255,7 +253,6 @@ class DeepLApi:
         return list(dict.fromkeys((base_language(source), base_language(target)) for source, target in direct))
 
     async def _dictionary(self, parameters: Mapping[str, Any]) -> dict[Languages, dict[str, str]]:
-        """Return the entries of a dictionary, by its languages."""
         languages = _languages(parameters)
         if languages not in self._pairs():
             raise invalid(f"glossaries from {languages[0][:30]} to {languages[1][:30]} are not supported")
@@ -400,7 +397,6 @@ class _WholeText:
         self.blocks = [block] if is_text(block.text) else []
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
-        """See `Document.render`."""
         block, = translations or self._blocks
         return f"{self._before}{block.text}{self._after}".encode()
 

@@ -94,11 +94,7 @@ class GlossaryStore:
     """
 
     def __init__(self, directory: Path | None = None) -> None:
-        """directory: directory of the files; None: the server stores no glossaries.
-
-        Raises:
-            UserError: the directory cannot be used, another server uses it, or a file in it is damaged.
-        """
+        """directory: directory of the files; None: the server stores no glossaries."""
         self._directory, self._lock = directory, threading.RLock()
         self._glossaries: dict[str, ClientGlossary] = {}
         self._loaded: OrderedDict[tuple[Dictionary, Languages], Glossary] = OrderedDict()
@@ -135,7 +131,6 @@ class GlossaryStore:
             self._directory = None
 
     def of(self, client: str) -> list[ClientGlossary]:
-        """Return the glossaries of a client."""
         with self._lock:
             return [one for one in self._glossaries.values() if one.owner == _owner(client)]
 

@@ -198,7 +198,6 @@ SECTIONS
 
 
 def documentation_routes(service: Service) -> list[Route]:
-    """Return the routes of `/spec` and `/docs`."""
 
     def address(request: Request) -> str:
         return str(request.base_url).rstrip("/")

@@ -25,9 +25,6 @@ def read_keys(path: Path) -> dict[str, int | None]:
     """Read a file of API keys. Each line has a key and, optionally, its limit. `#` begins a comment.
 
     Returns the limit of each key in requests per minute; None means unlimited.
-
-    Raises:
-        UserError: the file cannot be read or has no keys, or a line is malformed or repeats a key.
     """
     try:
         lines = regular_bytes(path).decode("utf-8-sig").splitlines()

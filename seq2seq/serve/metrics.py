@@ -22,7 +22,6 @@ class Histogram:
         self._bounds, self._counts, self._sum = bounds, [0] * (len(bounds) + 1), 0.0
 
     def add(self, value: float) -> None:
-        """Count a value."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
@@ -56,12 +55,10 @@ class Metrics:
             self._seconds.setdefault(endpoint, Histogram(SECONDS)).add(seconds)
 
     def count_texts(self, texts: int, characters: int) -> None:
-        """Count translated texts."""
         with self._lock:
             self._counters.update(texts=texts, characters=characters)
 
     def count_faults(self, faults: Counter[str]) -> None:
-        """Count the faults of translations, by name."""
         with self._lock:
             self._faults.update(faults)
 

@@ -99,12 +99,7 @@ class Models:
     @staticmethod
     def load(paths: Sequence[Path], machine: MachineOptions | None = None,
              glossaries: Mapping[str, Path] | None = None) -> Models:
-        """Load all models, and load the glossaries for each direction of the models.
-
-        Raises:
-            UserError: a model cannot be loaded or served, two models have the same direction, or a glossary is
-                malformed.
-        """
+        """Load all models, and load the glossaries for each direction of the models."""
         models = Models(machine or MachineOptions(), glossaries or {})
         models._use([models._load(path) for path in paths])
         return models
@@ -121,7 +116,6 @@ class Models:
 
     @property
     def precisions(self) -> set[str]:
-        """Precisions of the models."""
         return {translator.precision for one in self._loaded for translator in one.translators.values()}
 
     def translate(self, group: Group, sentences: list[Any], pause: Pause | None = None) -> list[Any]:
@@ -267,11 +261,7 @@ def _decoding(section: DecodingSection, machine: MachineOptions, options: Reques
 
 
 def named_files(values: Sequence[str]) -> dict[str, Path]:
-    """Parse values of `--glossary`, such as `products=terms.tsv`, and return the paths by name.
-
-    Raises:
-        UserError: a value does not have the form NAME=FILE.
-    """
+    """Parse values of `--glossary`, such as `products=terms.tsv`, and return the paths by name."""
     found = {}
     for value in values:
         name, equals, path = value.partition("=")

@@ -87,11 +87,7 @@ async def _keep_models_current(service: Service, reload: asyncio.Event, seconds:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens on this address.
-
-    Raises:
-        UserError: the address is in use, does not belong to this machine, or is not permitted.
-    """
+    """Return a socket that listens on this address."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         # Nagle's algorithm delays each response by 40 ms. asyncio turns it off only if the protocol is IPPROTO_TCP.
@@ -144,11 +140,7 @@ def create_server(app: ASGIApp, trusted_proxies: Sequence[str] = ()) -> uvicorn.
 
 
 def proxy_networks(addresses: Sequence[str]) -> list[str]:
-    """Return the values of `--trusted-proxy` as networks, those of IPv4 also as IPv6 sockets see them.
-
-    Raises:
-        UserError: a value is neither an address nor a network.
-    """
+    """Return the values of `--trusted-proxy` as networks, those of IPv4 also as IPv6 sockets see them."""
     networks = []
     for address in addresses:
         try:
@@ -198,7 +190,6 @@ class _Formatter(logging.Formatter):
     header nor a name in a message can control a terminal or look like another message."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the text of a log message."""
         return escape_control_characters(super().format(record)).replace("\n", "\n    ")
 
 
@@ -206,7 +197,6 @@ class _JsonFormatter(logging.Formatter):
     """Format with a JSON object per message. That of an answered request also has its fields (REQUEST_FIELDS)."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return a log message as a line of JSON."""
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         return json.dumps({"time": time, "level": record.levelname, "message": record.getMessage(),
                            **getattr(record, REQUEST_FIELDS, {})}, ensure_ascii=True)

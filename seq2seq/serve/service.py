@@ -330,11 +330,7 @@ class Service:
 
 
 def _tagged(document: DividedDocument, tag: str) -> list[Source]:
-    """Return the sentences of a document with their tags. tag: that of the request; "": each line may have its own.
-
-    Raises:
-        OptionError: a line begins with another tag.
-    """
+    """Return the sentences of a document with their tags. tag: that of the request; "": each line may have its own."""
     for own in document.tags if tag else ():
         if own not in ("", tag):
             raise OptionError(f"a line begins with the tag {own}, and the request has the tag {tag}")

@@ -84,9 +84,6 @@ def replace_directory(path: Path) -> Iterator[Path]:
     A directory that is not empty cannot be replaced in one operation. So the old directory is renamed to
     `old_path(path)`, and then the new one to `path`. If the process is killed in between, `recover` completes or undoes
     the replacement, and until then `current_path` finds the old directory.
-
-    Raises:
-        CheckpointError: the directory cannot be written; the old one is unchanged.
     """
     temporary = temporary_path(path)
     try:

@@ -46,9 +46,6 @@ def average_checkpoints(paths: Sequence[Path], output: Path, last: int | None = 
         last: number of the run's newest validated checkpoints to average; None: all.
     Returns:
         The steps that were averaged.
-    Raises:
-        CheckpointError: checkpoints are missing, damaged or from different runs, or `output` cannot be written.
-        UserError: `last` is below 1, or `last` is given although `paths` contains a checkpoint.
     """
     if last is not None and last < 1:
         raise OptionError(f"last is {last}; set it to 1 or more, or leave it out to average all checkpoints")
@@ -75,8 +72,6 @@ def average_weights(models: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]
     Returns:
         Means by name, computed in float64 and converted to each tensor's dtype. Integer tensors are not averaged: they
         must be equal in all models.
-    Raises:
-        CheckpointError: there are no models, or names, shapes or integer tensors differ.
     """
     total: dict[str, Tensor] = {}
     first: dict[str, Tensor] = {}
@@ -112,11 +107,7 @@ def average_weights(models: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]
 
 
 def average_intact(checkpoints: Sequence[Path]) -> tuple[dict[str, Tensor], int]:
-    """Return the mean of `validated_weights` of those checkpoints that are not damaged, and their number.
-
-    Raises:
-        CheckpointError: all checkpoints are damaged.
-    """
+    """Return the mean of `validated_weights` of those checkpoints that are not damaged, and their number."""
     count = 0
 
     def intact() -> Iterator[dict[str, Tensor]]:

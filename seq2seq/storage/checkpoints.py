@@ -105,8 +105,6 @@ def save_checkpoint(
         info: other JSON values, such as train state and checksums.
     Returns:
         The checkpoint's directory.
-    Raises:
-        CheckpointError: the checkpoint cannot be written. Earlier checkpoints are unchanged.
     """
     path = Path(run) / CHECKPOINTS / f"step-{step:08d}"
     with replace_directory(path) as directory:
@@ -118,11 +116,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint and verify all its checksums. The tensors are on the CPU, bit-identical to the saved ones.
-
-    Raises:
-        CheckpointError: the checkpoint is missing, damaged, or from a newer version of seq2seq.
-    """
+    """Read a checkpoint and verify all its checksums. The tensors are on the CPU, bit-identical to the saved ones."""
     path = Path(path)
     metadata = read_metadata(path, "checkpoint", required=(MODEL, STATE))
     verify(path, metadata["sha256"])
@@ -139,11 +133,7 @@ def list_checkpoints(run: Path) -> list[Path]:
 
 
 def validated_checkpoints(run: Path) -> list[Path]:
-    """Return the paths of the checkpoints of a run that were saved at a validation, the oldest first.
-
-    Raises:
-        CheckpointError: a checkpoint is damaged.
-    """
+    """Return the paths of the checkpoints of a run that were saved at a validation, the oldest first."""
     return [path for path in list_checkpoints(run)
             if read_metadata(path, "checkpoint", required=(MODEL, STATE))["info"].get(VALIDATED)]
 
@@ -157,10 +147,6 @@ def newest_checkpoint(run: Path) -> Checkpoint | None:
     """Load the newest intact checkpoint, and log a warning for each damaged checkpoint that is newer.
 
     Returns None if the run has no checkpoints.
-
-    Raises:
-        CheckpointError: all checkpoints are damaged; the user must decide whether to train from the beginning. Or the
-            newest undamaged checkpoint is from a newer version of seq2seq, or the user has no permission to read it.
     """
     error_messages = []
     for path in reversed(list_checkpoints(run)):
@@ -234,9 +220,6 @@ def save_bundle(
         weights: tensors or arrays by name; tied weights are included once.
         tokenizer_files: contents by file name. The names must be in TOKENIZER_FILES.
         metadata: further fields of metadata.json, such as test scores and corpus counts.
-    Raises:
-        CheckpointError: the bundle cannot be written, or the directory contains other files and is not a bundle. In
-            both cases nothing is changed.
     """
     path = Path(os.path.realpath(directory))                                    # a link to the bundle stays a link
     with suppress(OSError):                                                     # `replace_directory` reports it
@@ -269,8 +252,6 @@ def load_bundle(directory: Path, require: Callable[[Bundle, Shapes], None] = lam
     Args:
         require: function that checks the bundle before its weights are read. It gets the bundle without weights, and
             the shapes of the weights. It raises a CheckpointError to refuse the bundle.
-    Raises:
-        CheckpointError: the bundle is missing, damaged, from a newer version of seq2seq, or refused by `require`.
     """
 
     def read(current: Path) -> Bundle:
@@ -292,11 +273,7 @@ def load_bundle(directory: Path, require: Callable[[Bundle, Shapes], None] = lam
 
 
 def bundle_metadata(directory: Path) -> dict[str, Any]:
-    """Return a bundle's metadata (scores, corpus counts, …). Only metadata.json is read.
-
-    Raises:
-        CheckpointError: there is no bundle, or its metadata.json is damaged.
-    """
+    """Return a bundle's metadata (scores, corpus counts, …). Only metadata.json is read."""
 
     def read(current: Path) -> dict[str, Any]:
         metadata = read_metadata(current, "bundle", required=())
@@ -335,9 +312,6 @@ def update_bundle_metadata(directory: Path, weights: str | None = None, **fields
     The caller holds the lock of the run, so that no other process replaces the bundle meanwhile.
 
     weights: checksum of the weights that the fields are for; None: they are for any weights.
-    Raises:
-        CheckpointError: there is no bundle, it has other weights than `weights`, or its metadata.json is damaged or
-            cannot be written.
     """
     directory = current_path(directory)
     metadata = read_metadata(directory, "bundle", required=(MODEL,)) | fields
@@ -368,12 +342,7 @@ def _card(directory: Path, metadata: Mapping[str, Any]) -> bytes | None:
 
 
 def stored_recipe(directory: Path) -> Recipe:
-    """Load the recipe that is stored in a bundle or a run, which may come from an untrusted source.
-
-    Raises:
-        CheckpointError: it leads out of the directory, or is not a regular file.
-        RecipeError: it has errors, or is missing.
-    """
+    """Load the recipe that is stored in a bundle or a run, which may come from an untrusted source."""
     return load_recipe(path_inside(directory, RECIPE), check_files=False, alone=True)
 
 
@@ -406,17 +375,12 @@ def recipe_with_corpora(bundle: Path) -> Recipe:
 
 
 def is_best_of_run(bundle: Path) -> bool:
-    """Return True if a bundle is the best bundle of a run."""
     bundle = bundle.absolute()
     return bundle.name in (BEST, old_path(Path(BEST)).name) and (bundle.parent / RECIPE).is_file()
 
 
 def resolve_model_path(path: Path) -> Path:
-    """Return the path of a bundle: `path` itself, or its `best` directory if `path` is a run.
-
-    Raises:
-        CheckpointError: `path` is neither a bundle nor a run with a bundle. The message says what was found at `path`.
-    """
+    """Return the path of a bundle: `path` itself, or its `best` directory if `path` is a run."""
     path = Path(path)
     if kind_of(path) == "bundle":
         return _settled(path)
@@ -484,11 +448,7 @@ def _no_model(path: Path, expected: str) -> CheckpointError:
 
 
 def _user_files(path: Path) -> list[Path]:
-    """Return the files that users have put into a bundle; an empty list if there is no bundle yet.
-
-    Raises:
-        CheckpointError: `path` is a file, or it is a directory that contains files of a user but is not a bundle.
-    """
+    """Return the files that users have put into a bundle; an empty list if there is no bundle yet."""
     current = current_path(path)
     if not current.exists():
         return []

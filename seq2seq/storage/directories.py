@@ -141,9 +141,6 @@ def read_metadata(directory: Path, kind: str, required: Iterable[str]) -> dict[s
     Args:
         kind: kind that the directory must have: checkpoint, bundle or tokenizer.
         required: names of files whose checksums metadata.json must contain.
-    Raises:
-        CheckpointError: the directory is missing, has another kind, or is from a newer version of seq2seq.
-        DamagedError: metadata.json is missing or invalid.
     """
     if not directory.is_dir():
         raise CheckpointError(f"{directory} is not a directory. A {kind} is a directory that contains {METADATA}.")
@@ -169,11 +166,7 @@ def read_metadata(directory: Path, kind: str, required: Iterable[str]) -> dict[s
 
 
 def kind_of(path: Path) -> str | None:
-    """Return the kind of a directory from its metadata.json; None if metadata.json is missing or invalid.
-
-    Raises:
-        CheckpointError: metadata.json leads out of the directory.
-    """
+    """Return the kind of a directory from its metadata.json; None if metadata.json is missing or invalid."""
 
     def read(directory: Path) -> str | None:
         try:
@@ -186,12 +179,7 @@ def kind_of(path: Path) -> str | None:
 
 
 def verify(directory: Path, checksums: Mapping[str, str]) -> None:
-    """Verify the checksums of files.
-
-    Raises:
-        DamagedError: a file is missing or has a wrong checksum; the message names the file.
-        CheckpointError: a name refers to a file outside the directory.
-    """
+    """Verify the checksums of files."""
     for name, expected in checksums.items():
         path = path_inside(directory, name)
         try:
@@ -203,12 +191,7 @@ def verify(directory: Path, checksums: Mapping[str, str]) -> None:
 
 
 def read_file(path: Path, max_bytes: int = MAX_FILE_BYTES) -> bytes:
-    """Return the contents of a regular file; links are followed.
-
-    Raises:
-        CheckpointError: this user has no permission to read the file.
-        DamagedError: the file is missing, cannot be read, is not a regular file, or has more than `max_bytes`.
-    """
+    """Return the contents of a regular file; links are followed."""
     try:
         return regular_bytes(path, max_bytes)
     except OSError as error:

@@ -42,8 +42,6 @@ class Int8Score:
         """Return the scores in a bundle's metadata; None if there are none, as in a model that was imported.
 
         where: name of the metadata in error messages.
-        Raises:
-            CheckpointError: the entry is invalid.
         """
         if (entry := metadata.get("int8")) is None:
             return None

@@ -25,13 +25,7 @@ class DamagedError(CheckpointError):
 
 
 def path_inside(directory: Path, name: str) -> Path:
-    """Return the path of the entry `name` of the directory. There may be no such entry.
-
-    Raises:
-        CheckpointError: the name or a link leads out of the directory, or no file can have this name.
-        DamagedError: the path is part of a loop of links, or is neither a file nor a directory. Reading from a named
-            pipe or a device could block forever.
-    """
+    """Return the path of the entry `name` of the directory. There may be no such entry."""
     path = directory / name
     try:
         leads_out = Path(name).name != name or _leads_out(path, real_path(directory))
@@ -47,8 +41,6 @@ def refuse_links(run: Path, *directories: str) -> None:
     """Check that no file which a training reads or writes in a run directory is a link that leads out of the run.
 
     directories: further directories of the run in which all files are those of seq2seq.
-    Raises:
-        CheckpointError: there is such a link, or a file is a named pipe or a device.
     """
     inside = real_path(run)
     for path in _own_entries(run, directories):
@@ -58,11 +50,7 @@ def refuse_links(run: Path, *directories: str) -> None:
 
 
 def _leads_out(path: Path, directory: Path) -> bool:
-    """Return True if a path leads out of a directory, whose links are resolved. The path may not exist.
-
-    Raises:
-        DamagedError: see `path_inside`.
-    """
+    """Return True if a path leads out of a directory, whose links are resolved. The path may not exist."""
     try:
         if not real_path(path).is_relative_to(directory):
             return True

@@ -72,9 +72,6 @@ def lock_run(run: Path) -> Iterator[str]:
 
     Yields:
         The contents of the lock file, which are different each time: process, host and a random number.
-    Raises:
-        CheckpointError: another process has the lock (the message gives the id of that process), the directory cannot
-            be written, or a link in it leads to other files.
     """
     path = run / LOCK
     try:

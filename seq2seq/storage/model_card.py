@@ -130,8 +130,6 @@ def model_card(recipe: Recipe, metadata: Mapping[str, Any], sizes: Sizes, usage:
         recipe: recipe of the model.
         metadata: fields of the model's metadata.json.
         usage: description of an export; None for a bundle.
-    Raises:
-        CheckpointError: a value in the metadata, which another person may have written, is of an unexpected kind.
     """
     try:
         return _model_card(recipe, metadata, sizes, usage)

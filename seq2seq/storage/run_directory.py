@@ -34,9 +34,6 @@ def check_recipe_of_run(recipe: Recipe, run: Path) -> None:
 
     Before the first checkpoint, every key of the recipe may differ from the stored recipe. After the first checkpoint,
     only keys for which `may_change_on_resume` is True may differ. All differences are printed.
-
-    Raises:
-        CheckpointError, RecipeError: see `compare_with_stored_recipe`.
     """
     make_directories(run)
     changes = compare_with_stored_recipe(recipe, run)
@@ -59,10 +56,6 @@ def compare_with_stored_recipe(recipe: Recipe, run: Path, remedy: str = REMEDY) 
     """Return the differences of a recipe from the recipe that is stored in the run; None if none is stored yet.
 
     remedy: last sentence of the error message.
-    Raises:
-        CheckpointError: the run has checkpoints, and the stored recipe is missing or damaged.
-        RecipeError: the run has checkpoints, and was trained with another recipe. The message lists the differences
-            that are not allowed.
     """
     path, trained = path_inside(run, RECIPE), bool(list_checkpoints(run))
     if not path.exists() and not trained:
@@ -88,9 +81,6 @@ def rename_old_run(recipe: Recipe, run: Path) -> Path:
 
     Returns:
         The new path of the run.
-    Raises:
-        RecipeError: a corpus or a model that the recipe names is inside the run and would move with the run, or the
-            run is the current working directory.
     """
     run = real_path(run)
     if run == Path.cwd():

@@ -47,11 +47,7 @@ BLOCK = 1 << 18
 
 
 def read_weights(path: Path) -> dict[str, np.ndarray]:
-    """Read the weights in a safetensors file, as float32.
-
-    Raises:
-        DamagedError: the file is missing, not a safetensors file, or has weights that are not real or not finite.
-    """
+    """Read the weights in a safetensors file, as float32."""
     weights = {}
     for name, dtype, array in _read_safetensors(path):
         if dtype not in FLOATING_POINT_TYPES:
@@ -63,11 +59,7 @@ def read_weights(path: Path) -> dict[str, np.ndarray]:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of a safetensors file to the CPU, in the types of the file.
-
-    Raises:
-        DamagedError: the file is missing or not a safetensors file.
-    """
+    """Read the tensors of a safetensors file to the CPU, in the types of the file."""
     import torch
 
     tensors = {}
@@ -78,11 +70,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def read_shapes(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Return shape and dtype (such as F32) of each tensor, by name, from the header of a safetensors file.
-
-    Raises:
-        DamagedError: the file is missing or not a safetensors file.
-    """
+    """Return shape and dtype (such as F32) of each tensor, by name, from the header of a safetensors file."""
     try:
         with open_regular(path) as file:
             return {name: (shape, dtype) for name, dtype, shape, _ in _read_header(file, path)}
@@ -142,11 +130,7 @@ def _read_header(file: io.BufferedReader, path: Path) -> list[tuple[str, str, tu
 
 
 def _as_weight(array: np.ndarray, name: str, path: Path) -> np.ndarray:
-    """Return an array as contiguous float32.
-
-    Raises:
-        DamagedError: a value is not finite in float32.
-    """
+    """Return an array as contiguous float32."""
     with np.errstate(over="ignore"):
         weight = np.ascontiguousarray(array, np.float32).reshape(array.shape)
     flat = weight.reshape(-1)
@@ -181,10 +165,6 @@ def read_pickled_weights(path: Path) -> dict[str, np.ndarray]:
     """Read a dictionary of weights that `torch.save` wrote, as float32. Tied weights may share memory.
 
     Only tensors are unpickled, so that no code in the file is executed.
-
-    Raises:
-        NotWeights: the file is no dictionary of dense real tensors, or states tensors larger than the file.
-        DamagedError: the file cannot be read, or a weight is not finite.
     """
     import torch
 

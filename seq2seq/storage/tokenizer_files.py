@@ -28,8 +28,6 @@ def save_tokenizers(files: Mapping[str, bytes], directory: Path, text: str = "")
     """Write or replace a run's tokenizer directory atomically.
 
     text: see `tokenizers_of_run`.
-    Raises:
-        CheckpointError: the directory cannot be written.
     """
     with replace_directory(directory) as new:
         for name, contents in files.items():
@@ -44,12 +42,7 @@ def tokenizers_of_model(model: Path) -> Tokenizers:
 
 
 def load_tokenizers(directory: Path) -> Tokenizers:
-    """Load the tokenizers in a run's tokenizer directory or a bundle, and verify their checksums.
-
-    Raises:
-        CheckpointError: a file is damaged.
-        TokenizerError: the directory contains no tokenizer, or one that seq2seq cannot use.
-    """
+    """Load the tokenizers in a run's tokenizer directory or a bundle, and verify their checksums."""
     path = current_path(directory)
     if (path / METADATA).exists() or Tokenizers.file_names(path):
         kind = "bundle" if kind_of(path) == "bundle" else KIND
@@ -78,8 +71,6 @@ def tokenizers_of_run(directory: Path, make: Callable[[], Tokenizers], text: str
         directory: tokenizer directory in the run directory.
         make: function that makes the tokenizers. text: checksum of the text or the model that it makes them from; "":
             not compared.
-    Raises:
-        CheckpointError: the tokenizers are damaged, or missing in a run with checkpoints, or cannot be written.
     """
     run = directory.parent
     changed = made_from_other_text(directory, text)

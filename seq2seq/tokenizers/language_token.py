@@ -43,11 +43,7 @@ class Directions:
         return list(map(language_token, self.codes))
 
     def into(self, target: str) -> Directions:
-        """Return the directions with another target language. If there is only one, it is kept, whatever its name.
-
-        Raises:
-            OptionError: there are several target languages, and this language is none of them.
-        """
+        """Return the directions with another target language. If there is only one, it is kept, whatever its name."""
         if target == self.chosen.target or len(targets_of(self.all)) == 1:
             return self
         return replace(self, chosen=direction_into(target, self.all))
@@ -55,9 +51,6 @@ class Directions:
     def source(self, line: str | Source) -> Source:
         """Return a line with its target language: the given one, or that of the language token at the beginning of its
         text, which is removed, or that of the chosen direction. Without tokens, no line has a language.
-
-        Raises:
-            OptionError: the model does not translate into the given language.
         """
         source, target = as_source(line), self.chosen.target
         if not self.codes:

@@ -59,11 +59,7 @@ class LineReader:
     tag: str | None = None
 
     def tagged(self, tag: str | None) -> LineReader:
-        """Return a reader that gives all lines a tag; None: this reader.
-
-        Raises:
-            OptionError: no training corpus of the model has this tag.
-        """
+        """Return a reader that gives all lines a tag; None: this reader."""
         if tag is None:
             return self
         for known in self.tags:
@@ -78,10 +74,6 @@ class LineReader:
 
         A language token, a context or a tag at the beginning of the text becomes a field of the source, unless the
         source has this field already: the beginning of the text is then text.
-
-        Raises:
-            OptionError: the model does not translate into the given language, or the line has another tag than that of
-                all lines.
         """
         source = self.directions.source(line)
         if self.context:
@@ -104,7 +96,6 @@ class LineReader:
 
         Raises:
             TypeError: `lines` is a single line, whose letters would be translated one by one.
-            OptionError: see `source`.
         """
         if isinstance(lines, str):
             raise TypeError("lines is a single text; pass a list of lines, such as [text]")

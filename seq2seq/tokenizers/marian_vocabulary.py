@@ -40,11 +40,7 @@ class MarianVocabulary(Vocabulary):
     """
 
     def __init__(self, model: bytes, ids: Mapping[str, int], where: str = "the tokenizer") -> None:
-        """Load the sentencepiece model from its bytes. where: name of the model in error messages.
-
-        Raises:
-            TokenizerError: the model is damaged, the ids have gaps, are fewer than 3 or more than MAX_PIECES.
-        """
+        """Load the sentencepiece model from its bytes. where: name of the model in error messages."""
         require_size(len(ids), where)
         self._processor = load_processor(model, where)
         self._names = sorted(ids, key=lambda piece: ids[piece])
@@ -120,11 +116,7 @@ def vocabulary_json(source: MarianVocabulary, target: MarianVocabulary) -> bytes
 
 def read_vocabularies(contents: bytes, models: tuple[bytes, bytes], where: str
                       ) -> tuple[MarianVocabulary, MarianVocabulary]:
-    """Return source and target vocabulary from the contents of vocabulary.json and both sentencepiece models.
-
-    Raises:
-        TokenizerError: vocabulary.json or a model is damaged.
-    """
+    """Return source and target vocabulary from the contents of vocabulary.json and both sentencepiece models."""
     try:
         saved = parse_json(contents)
         source, target = (saved["joint"],) * 2 if "joint" in saved else (saved["source"], saved["target"])

@@ -66,8 +66,6 @@ class SubwordSampler:
                 P(segmentation | text) ** alpha (Kudo 2018, arXiv:1804.10959; l = infinity, so all segmentations can be
                 sampled). 0 makes all segmentations equally probable; a large value favours the best one. For a BPE
                 model, alpha is the probability of dropping a merge (Provilkov et al. 2020, arXiv:1910.13267).
-        Raises:
-            TokenizerError: a line contains half a surrogate pair.
         """
         uniform = random.Random(seed).random
         sample_word = self._sample_bpe if self._is_bpe else self._sample_unigram

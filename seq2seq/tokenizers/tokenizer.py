@@ -166,11 +166,7 @@ class Tokenizers:
 
     @staticmethod
     def from_files(files: Mapping[str, bytes], where: str = "the model") -> Tokenizers:
-        """Return the tokenizers from the contents of their files, the inverse of `Tokenizers.files`.
-
-        Raises:
-            TokenizerError: there is neither a joint tokenizer nor one for each language, or a tokenizer is damaged.
-        """
+        """Return the tokenizers from the contents of their files, the inverse of `Tokenizers.files`."""
         if JOINT_FILE in files:
             joint = _read(files[JOINT_FILE], f"{where}/{JOINT_FILE}")
             return Tokenizers(joint, joint)
@@ -194,11 +190,7 @@ class Tokenizers:
 
     @staticmethod
     def load(directory: str | Path) -> Tokenizers:
-        """Load the tokenizers from the files in a directory.
-
-        Raises:
-            TokenizerError: a file cannot be read or is damaged, or files are missing.
-        """
+        """Load the tokenizers from the files in a directory."""
         try:
             files = {name: regular_bytes(Path(directory) / name) for name in Tokenizers.file_names(directory)}
         except OSError as error:
@@ -225,9 +217,6 @@ def train_tokenizers(pairs: Iterable[tuple[str, str]], section: TokenizerSection
         sides: names of the two texts in error messages about separate vocabularies.
         symbols: texts that become pieces of a subword vocabulary even if they do not occur in the text.
         languages: codes of the languages that get a language token.
-    Raises:
-        TokenizerError: there is no text, or the vocabulary size is too large for the text or too small for its
-            characters. The message has one line for each side with an error.
     """
     tokens = list(map(language_token, languages))
     characters = [0, 0]

@@ -200,7 +200,6 @@ class Vocabulary(ABC):
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of `model`."""
         return hashlib.sha256(self.model).hexdigest()
 
 
@@ -212,11 +211,7 @@ def require_size(count: int, where: str) -> None:
 
 
 def load_processor(model: bytes, where: str) -> Any:
-    """Return the sentencepiece processor for the bytes of a model. where: name of the model in error messages.
-
-    Raises:
-        TokenizerError: the bytes are not a valid model, or it has more than MAX_PIECES.
-    """
+    """Return the sentencepiece processor for the bytes of a model. where: name of the model in error messages."""
     processor = sentencepiece.SentencePieceProcessor()
     try:
         processor.LoadFromSerializedProto(model)                                # the constructor ignores b""
@@ -230,11 +225,7 @@ def load_processor(model: bytes, where: str) -> Any:
 
 
 def encode_lines(processor: Any, lines: Sequence[str], **options: Any) -> list[Any]:
-    """Encode each line with a sentencepiece processor.
-
-    Raises:
-        TokenizerError: a line contains half a surrogate pair, which UTF-8 cannot encode.
-    """
+    """Encode each line with a sentencepiece processor."""
     try:
         if len(lines) == 1:                                                     # a list of lines would start threads
             return [processor.encode(lines[0], **options)]

@@ -36,11 +36,7 @@ class Words(Vocabulary):
 
     @classmethod
     def from_bytes(cls, model: bytes, where: str = "the tokenizer") -> Words:
-        """Return the vocabulary in the contents of a vocabulary file. where: name of the file in error messages.
-
-        Raises:
-            TokenizerError: the contents are damaged, or there are more than MAX_PIECES words.
-        """
+        """Return the vocabulary in the contents of a vocabulary file. where: name of the file in error messages."""
         require_size(model.count(b"\n"), where)
         try:
             first, *words = model.removeprefix(HEADER).decode().split("\n")
@@ -101,9 +97,6 @@ def train_words(lines: Iterable[str], vocab_size: int, tokens: Sequence[str] = (
 
     Of equally frequent words, the words that occur first in the text are kept. is_canonical: see `Vocabulary`; the
     lines are then canonical.
-
-    Raises:
-        TokenizerError: the text has no words.
     """
     counts = Counter(chain.from_iterable(line.split() for line in lines))
     if not counts:

@@ -112,10 +112,6 @@ class ProcessGroup:
         """Check that all ranks start from the same step and the same tensors, and compute in the same number format.
 
         Without this check, nobody would notice different weights, because only the main rank's weights are saved.
-
-        Raises:
-            UserError: a rank starts from another step or other tensors than the main rank, or computes in another
-                format.
         """
         if self.alone:
             return
@@ -168,8 +164,6 @@ def join_process_group(device: str = "auto") -> Iterator[ProcessGroup]:
     """Join the process group of `torchrun`; without `torchrun`, yield a group of one process.
 
     device: `training.device` of the recipe. On GPUs, each process uses the GPU whose index is its local rank.
-    Raises:
-        UserError: the processes cannot connect to each other, or `device` is a single GPU for several processes.
     """
     size = int(os.environ.get("WORLD_SIZE", 1))
     if size == 1:

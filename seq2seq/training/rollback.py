@@ -58,7 +58,6 @@ def remedy_of(recipe: Recipe, state: TrainState, run: Path, dtype: torch.dtype) 
 
 
 def can_roll_back(run: Path, state: TrainState) -> bool:
-    """Return True if there is a good checkpoint and the limit of rollbacks is not reached."""
     return _has_checkpoint(run, state.good_step) and state.retreats < MAX_ROLLBACKS
 
 

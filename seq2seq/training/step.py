@@ -92,8 +92,6 @@ class TrainingStep:
         Returns:
             (3,) float64, on the device: training loss and negative log-likelihood of the targets, in nats, summed over
             the tokens of the step; norm of the mean gradient.
-        Raises:
-            UserError: memory does not suffice for a single pair.
         """
         # Only here: validation and translations compute fp32 as fp32, also in a training in TF32.
         allow_tf32(self.section.precision == "tf32")
@@ -126,8 +124,6 @@ class TrainingStep:
                 nats, summed over the tokens of these micro-batches.
             gradient: (elements,), in the dtype of the weights; all gradients, in the order of the weights. It is valid
                 until the next call.
-        Raises:
-            UserError: memory does not suffice for a single pair.
         """
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         gradient: Tensor | None = None
@@ -258,11 +254,7 @@ class TrainingStep:
             yield from split_by_length(corpus, pairs)
 
     def _lower_max_tokens(self, corpus: EncodedCorpus, pairs: np.ndarray) -> None:
-        """Set `max_tokens` to half the tokens of a micro-batch for which memory did not suffice.
-
-        Raises:
-            UserError: the micro-batch is a single pair.
-        """
+        """Set `max_tokens` to half the tokens of a micro-batch for which memory did not suffice."""
         tokens = _tokens(corpus, pairs)
         if len(pairs) == 1:
             where = "" if corpus.lines is None else f" The pair is on line {int(corpus.lines[pairs[0]])} of its corpus."
@@ -381,5 +373,4 @@ def strictly_deterministic() -> Iterator[None]:
 
 @torch.no_grad()
 def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-    """Copy the values of each source to its target."""
     torch._foreach_copy_(list(targets), list(sources))

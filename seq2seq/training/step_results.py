@@ -59,11 +59,7 @@ class StepResults:
             self.read()
 
     def read(self) -> None:
-        """Add the unread results to the train state, after a single copy from the GPU.
-
-        Raises:
-            Diverged: the training has diverged.
-        """
+        """Add the unread results to the train state, after a single copy from the GPU."""
         if not self.unread:
             return
         began = time.monotonic()

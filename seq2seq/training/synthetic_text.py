@@ -57,10 +57,6 @@ def training_text(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCES
 
     Args:
         run: run directory. group: ranks that translate. Only the main rank writes the files.
-    Raises:
-        CheckpointError: a model that the recipe names does not exist or is damaged.
-        RecipeError: a model does not translate in the direction that its corpus needs.
-        CorpusError: a text cannot be read or is empty.
     """
     return TrainingText(recipe, tuple(_complete(spec, recipe, run / SYNTHETIC, group) if spec.translated_by else spec
                                       for spec in recipe.data.train))
@@ -69,9 +65,6 @@ def training_text(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCES
 def existing_text(recipe: Recipe, run: Path) -> tuple[TrainingText, list[str]]:
     """Return the text of a training with the translations that exist already, without the corpora that have no
     translation yet; and the labels of these corpora.
-
-    Raises:
-        CheckpointError, RecipeError, CorpusError: see `training_text`.
     """
     kept, missing = [], []
     for spec in recipe.data.train:
@@ -113,11 +106,7 @@ def _find(spec: Corpus, recipe: Recipe, directory: Path) -> tuple[list[Path], Pa
 
 
 def _load(spec: Corpus, recipe: Recipe, models: Sequence[Path], group: ProcessGroup) -> Translator:
-    """Load the models on all ranks.
-
-    Raises:
-        UserError: a rank has other models under the same paths, or translates in another precision.
-    """
+    """Load the models on all ranks."""
     translator = Translator.load(models[0], recipe.training.device, precision="reference", ensemble=models[1:],
                                  target_language=_direction(spec, recipe)[1])
     loaded = [translator.precision, *(read_metadata(model, "bundle", required=())["sha256"] for model in models)]
@@ -135,11 +124,7 @@ def _description_file(translation: Path) -> Path:
 
 
 def _finished(translation: Path) -> dict[int, str] | None:
-    """Return the fault of each line of a translation that is no training pair; None if it is not complete.
-
-    Raises:
-        CheckpointError: the translation is damaged.
-    """
+    """Return the fault of each line of a translation that is no training pair; None if it is not complete."""
     if not translation.exists():
         return None
     try:

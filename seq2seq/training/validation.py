@@ -68,12 +68,7 @@ class Validation:
     """
 
     def __init__(self, recipe: Recipe, tokenizers: Tokenizers) -> None:
-        """Read and tokenise the set.
-
-        Raises:
-            CorpusError: the set cannot be read.
-            RecipeError: the set is empty, or all its pairs are too long for the model.
-        """
+        """Read and tokenise the set."""
         self.recipe, self.tokenizers = recipe, tokenizers
         self.sets: list[tuple[str, str, list[tuple[Source, str]]]] = []
         self.checksums: list[str] = []
@@ -178,9 +173,6 @@ def require_held_out(recipe: Recipe) -> int:
 
     Returns:
         zlib.crc32 of their text, to be compared with the checksums of other ranks.
-    Raises:
-        CorpusError: a validation or test set cannot be read to its end, or has no target text.
-        UserError: a package that a metric needs is not installed.
     """
     crc32 = 0
     for key, spec in recipe.data.held_out().items():

@@ -113,11 +113,7 @@ def _all_maps(translator: LineSearch, corpus: EncodedCorpus, indices: np.ndarray
 
 
 def maps_of_kind(pair: PairAttention, kind: Kind) -> np.ndarray:
-    """Return the maps of one kind of attention, (layers, heads, queries, keys).
-
-    Raises:
-        UserError: the model has no attention of this kind.
-    """
+    """Return the maps of one kind of attention, (layers, heads, queries, keys)."""
     if kind not in pair.maps:
         others = f"; it has {' and '.join(pair.maps)}" if pair.maps else ""
         raise UserError(f"this model has no {kind} attention{others}.")
@@ -125,11 +121,7 @@ def maps_of_kind(pair: PairAttention, kind: Kind) -> np.ndarray:
 
 
 def select_map(maps: np.ndarray, kind: Kind, layer: int, head: int | Literal["mean"]) -> np.ndarray:
-    """Return the weights of one head of a layer, or the mean of the weights of its heads: (queries, keys).
-
-    Raises:
-        UserError: there is no such layer or head.
-    """
+    """Return the weights of one head of a layer, or the mean of the weights of its heads: (queries, keys)."""
     layers, heads = maps.shape[:2]
     if not 1 <= layer <= layers:
         raise UserError(f"layer {layer}: the {kind} attention of this model has {_number_range('layer', layers)}.")

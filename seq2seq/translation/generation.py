@@ -56,9 +56,6 @@ def generate(translator: Translator, prompts: Iterable[str], samples: int = 1, *
         decoding: values that override the recipe's `decoding` section, such as sampling=True, top_p=0.9. `max_length`
             limits the whole text, prompt included. If neither the call nor the recipe sets `max_length`, the limit is
             100 pieces.
-    Raises:
-        OptionError: an option is unknown, or its value is invalid (raised when this function is called).
-        UserError: the model is not a language model, or a prompt is too long (raised when the prompt is read).
     """
     if translator.task.has_source:
         raise UserError("this is a translation model, which cannot continue prompts. Use seq2seq translate, or name a "

@@ -124,9 +124,6 @@ class LineSearch:
         """Return the best translations of each part, best first, with word confidences if requested.
 
         progress: function that is called with the indices of newly finished parts.
-        Raises:
-            RequestError: no hypothesis satisfies the constraints of a line.
-            CheckpointError: the model's logits are NaN.
         """
         sources = EncodedSide.from_lists(self.encode([part.source for part in parts]))
         translations: list[list[PartTranslation]] = [[] for _ in parts]
@@ -211,12 +208,7 @@ class LineSearch:
         return encode(shortened(sources, encode, self.max_pieces) if self.context else sources)
 
     def search_setup(self, decoding: DecodingOptions) -> SearchSetup:
-        """Return the search setup of a call.
-
-        Raises:
-            OptionError: an option is unknown, or its value is invalid.
-            UserError: this is a language model, or the vocabulary cannot spell a required phrase.
-        """
+        """Return the search setup of a call."""
         if not self.task.has_source:
             raise UserError("this is a language model, which cannot translate. It can generate text (seq2seq generate) "
                             "and improve the translations of another model (seq2seq translate --fusion, seq2seq "

@@ -50,7 +50,6 @@ def pair_scores(translator: LineSearch, pairs: Sequence[Pair], progress: ReportP
         progress: function that is called with the number of pairs scored since its last call.
     Raises:
         ValueError: a source or target is too long for the model.
-        CorpusError: a target of a pointer network contains something other than positions of its source.
     """
     import torch
 

@@ -75,12 +75,7 @@ class SearchSetup:
     """Builds the inputs and options of search from a `decoding` section."""
 
     def __init__(self, decoding: DecodingSection, tokenizer: Vocabulary, language: str, context: int = 0) -> None:
-        """tokenizer: tokenizer of the target. language: code of the target language. context: `data.context`.
-
-        Raises:
-            OptionError: there is a coverage penalty, and the model uses context, which need not be covered.
-            RequestError: a phrase of `decoding.require` cannot be spelled in the vocabulary.
-        """
+        """tokenizer: tokenizer of the target. language: code of the target language. context: `data.context`."""
         if context and decoding.coverage_penalty:
             raise OptionError("coverage_penalty does not work with a model with data.context: the context need not be "
                               "covered. Leave it out.")
@@ -102,8 +97,6 @@ class SearchSetup:
         Args:
             source: line with its number (see `LineReader.number`) and its constraints.
             texts: parts into which the text of the line is split; empty if the line is white space.
-        Raises:
-            RequestError: a constraint of the line cannot be met.
         """
         assert source.number is not None
         prefix = source.prefix.strip()
@@ -153,12 +146,7 @@ class SearchSetup:
             shortlist=decoding.shortlist, skip_log_softmax=fusion)
 
     def max_lengths(self, parts: Sequence[Part], source_lengths: np.ndarray, max_positions: int) -> list[int]:
-        """Return the maximum number of tokens of each part's translation, `</s>` included. source_lengths: (parts,).
-
-        Raises:
-            RequestError: the prefix, the required phrases or min_length need more tokens than max_length or the model
-                allows.
-        """
+        """Return the maximum number of tokens of each part's translation, `</s>` included. source_lengths: (parts,)."""
         decoding = self.decoding
         longest = min(max_positions, math.inf if decoding.max_length is None else decoding.max_length + 1)
         limits = (source_lengths * decoding.max_length_ratio + decoding.max_length_offset).clip(1, longest).astype(int)

@@ -67,11 +67,7 @@ def equal_shares(sources: Sequence[Source], count: int) -> list[list[int]]:
 
 
 def growing_blocks(lines: Iterable[Item], max_lines: int) -> Iterator[list[Item]]:
-    """Yield the lines in blocks of growing size (see `FIRST_BLOCK_LINES`), of at most `max_lines` lines.
-
-    Raises:
-        OptionError: `max_lines` is below 1 (raised when this function is called).
-    """
+    """Yield the lines in blocks of growing size (see `FIRST_BLOCK_LINES`), of at most `max_lines` lines."""
     if max_lines < 1:
         raise OptionError(f"a block of {max_lines} lines is empty; set the number of lines to 1 or more")
     return _growing_blocks(lines, max_lines)

@@ -48,7 +48,6 @@ class Line:
 
     @property
     def place(self) -> str:
-        """Place of the line in warnings."""
         return f"line {self.number}"
 
 
@@ -163,9 +162,6 @@ def reading(path: Path | None, max_line_bytes: int | None = None) -> Iterator[In
     """Open a file, or standard input if path is None. A file whose name ends in .gz or .zst is decompressed.
 
     max_line_bytes: maximum length of a line in bytes; None: the default limit.
-
-    Raises:
-        CorpusError: the file cannot be opened.
     """
     if path is None:
         if sys.stdin is None:
@@ -208,7 +204,6 @@ class Output:
 
         Raises:
             OutputClosed: the reader has closed the output.
-            UserError: the output cannot be written, for example because the disk is full.
         """
         try:
             self.file.write(text.encode() if isinstance(text, str) else text)
@@ -230,10 +225,6 @@ def writing(path: Path | None, overwrite: bool = False) -> Iterator[Output]:
     kept, unless it is empty.
 
     overwrite: overwrite an existing <name>.part.
-
-    Raises:
-        UserError: the file cannot be opened, another process is writing it, <name>.part of an earlier run exists, or
-            the name ends in .gz or .zst.
     """
     if path is None:
         if sys.stdout is None:

@@ -80,11 +80,6 @@ class Translator(LineSearch):
             ensemble: paths of the other models of an ensemble (see `decoding.ensemble_mean`).
             fusion: path of the language model for shallow fusion (see `decoding.fusion_weight`).
             target_language: target language, if the model has several; None: the recipe's target language.
-        Raises:
-            CheckpointError: a model is missing or damaged, or the vocabularies differ.
-            UserError: the device, precision or number of threads is not available, or a model has the wrong task
-                for `ensemble` or `fusion`.
-            OptionError: the model does not translate into `target_language`.
         """
         configure_process(threads)
         stored = read_stored_model(Path(path))
@@ -137,17 +132,11 @@ class Translator(LineSearch):
     def into(self, target_language: str) -> Translator:
         """Return a translator into a target language of the model; see `towards`. A model with a single target language
         is returned unchanged.
-
-        Raises:
-            OptionError: the model has several target languages, and this language is none of them.
         """
         return self.towards(self.directions.into(target_language).chosen)
 
     def tagged(self, tag: str | None) -> Translator:
         """Return a translator that gives all lines a tag of the training corpora; None: each line may begin with one.
-
-        Raises:
-            OptionError: no training corpus of the model has this tag.
         """
         return replace(self, reader=self.reader.tagged(tag))
 
@@ -176,10 +165,6 @@ class Translator(LineSearch):
             progress: function that is called from time to time with the number of lines finished since its last call.
             decoding: values that override the recipe's `decoding` section in this call, such as beam_size=1.
         Raises:
-            OptionError: an option is unknown, its value is invalid, the tag is not known, a line has another tag, or a
-                line has a context that the model cannot use.
-            UserError: the model is a language model, or the constraints of a line cannot be met.
-            CorpusError: a line is too long for a pointer network, whose input cannot be split.
             TypeError: `lines` is a single text.
         """
         if tag is not None:

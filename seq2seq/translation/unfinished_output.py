@@ -67,8 +67,6 @@ class UnfinishedOutput:
 
         Args:
             inputs: JSON values by name: the model, the options, and all other inputs except the lines of text.
-        Raises:
-            UserError: the finished blocks have other inputs.
         """
         self._inputs = json.loads(json.dumps(inputs))
         if self.directory is None or self.rank:
@@ -86,9 +84,6 @@ class UnfinishedOutput:
         """Yield the blocks that this process must translate: not those that are finished, or of another rank.
 
         For each yielded block, call `write`, in the order of the blocks.
-
-        Raises:
-            UserError: rank 0 has other inputs than this rank.
         """
         is_begun = self.directory is None or not self.rank
         for number, block in enumerate(blocks):
@@ -201,8 +196,6 @@ def resumable(path: Path | None, resume: bool, rank: int = 0, world_size: int = 
     Args:
         path: path of the output; None: standard output. resume: use the finished blocks of an interrupted command.
         rank, world_size: number of this process, and number of processes. whole: see `UnfinishedOutput`.
-    Raises:
-        UserError: the output cannot be opened (see `writing`) or resumed, or there are blocks and `resume` is False.
     """
     if path is None:
         if resume:

@@ -48,9 +48,6 @@ def attention_between(pair: PairAttention, aligner: AlignmentSettings, source_wo
                       target_words: Sequence[Span]) -> np.ndarray:
     """Return the attention between words, (target words, source words + 1). The last column is the attention to
     `</s>`, and to a language token that is not in the text.
-
-    Raises:
-        UserError: the model has no cross-attention, or no such layer or head.
     """
     maps = maps_of_kind(pair, "cross")
     selected = select_map(maps, "cross", len(maps) if aligner.layer is None else aligner.layer, aligner.head)

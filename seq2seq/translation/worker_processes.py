@@ -62,9 +62,6 @@ class TranslatorPool:
         Args:
             workers: number of workers. threads: number of CPU threads of each worker. Other arguments: as in
                 `Translator.load`.
-        Raises:
-            UserError: the model cannot be loaded (see `Translator.load`), a worker process ends, or `workers` is below
-                1.
         """
         if workers < 1:
             raise OptionError(f"workers is {workers}; set it to 1 or more")
@@ -113,7 +110,6 @@ class TranslatorPool:
     def translate_stream(self, lines: Iterable[str | Source], block_lines: int = 8192, *, tag: str | None = None,
                          progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
                          ) -> Iterator[list[Translation]]:
-        """See `Translator.translate_stream`."""
         decoding_with(self.decoding, decoding)
         reader = self.reader.tagged(tag)
         return translate_blocks(partial(self.translate, progress=progress, **decoding), reader, lines, block_lines)

@@ -107,7 +107,6 @@ class AndroidDocument:
         return True
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
-        """See `Document.render`."""
         xml = self._xml
         edits = {index: self._replaced(string, new) for index, (string, new, block)
                  in enumerate(zip(self._strings, translations, self.blocks, strict=True)) if new != block}

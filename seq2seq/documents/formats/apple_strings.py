@@ -53,7 +53,6 @@ class AppleStringsDocument:
             begin = _end_of_space(self._text, match.end())
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
-        """See `Document.render`."""
         edits = []
         for (begin, end, is_key), new, block in zip(self._values, translations, self.blocks, strict=True):
             if new != block:

@@ -94,11 +94,7 @@ class CsvDocument:
         return None
 
     def _target(self, language: str) -> int:
-        """Return the column of the translations.
-
-        Raises:
-            DocumentError: there is none.
-        """
+        """Return the column of the translations."""
         column = self._column(_TARGET, language)
         if column is None or column == self._source:
             raise DocumentError(f"line {self._rows[0][0]}: no column is named target or after the target language "

@@ -53,7 +53,6 @@ class _OfficeDocument:
         self.blocks = [paragraph.block for part in self._parts for paragraph in part.paragraphs]
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
-        """See `block.Document.render`."""
         changed: dict[str, bytes] = {}
         remaining = iter(translations)
         for part in self._parts:

@@ -58,11 +58,7 @@ class Archive:
                                 "again.")
 
     def read(self, name: str) -> bytes:
-        """Return the contents of a member.
-
-        Raises:
-            DocumentError: there is no such member.
-        """
+        """Return the contents of a member."""
         if name not in self.contents:
             raise DocumentError(f"the document has no {name}. It is damaged, or of another format.")
         return self.contents[name]

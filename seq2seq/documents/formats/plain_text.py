@@ -38,7 +38,6 @@ class PlainTextDocument:
                 self._pieces.append(match[0])
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
-        """See `block.Document.render`."""
         texts = (new.text if new.text == old.text else one_line(new.text)
                  for new, old in zip(translations, self.blocks, strict=True))
         return "".join(next(texts) if piece is None else piece for piece in self._pieces).encode(self._encoding)

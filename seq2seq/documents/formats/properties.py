@@ -54,7 +54,6 @@ class PropertiesDocument:
             begin = match.end()
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
-        """See `Document.render`."""
         edits = []
         for (begin, end), new, block in zip(self._values, translations, self.blocks, strict=True):
             if new != block:

@@ -44,7 +44,6 @@ class ResxDocument:
                 self._values.append(value)
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
-        """See `Document.render`."""
         xml, edits = self._xml, []
         for value, new, block in zip(self._values, translations, self.blocks, strict=True):
             if new != block:

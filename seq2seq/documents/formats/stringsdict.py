@@ -68,7 +68,6 @@ class StringsDictDocument:
         return True
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
-        """See `Document.render`."""
         xml = self._xml
         edits: dict[int, tuple[int, int, str]] = {}
         for index, (element, new, block) in enumerate(zip(self._strings, translations, self.blocks, strict=True)):

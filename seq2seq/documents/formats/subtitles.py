@@ -123,7 +123,6 @@ class _SubtitleDocument:
         self.blocks = [self._block(cues) for cues in self._groups]
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
-        """See `block.Document.render`."""
         spaceless = has_spaceless_words(target_language)
         parts, last = [], 0
         for cues, old, new in zip(self._groups, self.blocks, translations, strict=True):
@@ -416,7 +415,6 @@ def _border(index: int) -> str:
 
 
 def _group(cues: Sequence[_Cue]) -> Iterator[list[_Cue]]:
-    """Yield the cues of each block."""
     group: list[_Cue] = []
     for cue in cues:
         if group and (cue.starts or len(group) == MAX_CUES or cue.start - group[-1].stop > MAX_GAP

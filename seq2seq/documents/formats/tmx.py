@@ -26,8 +26,6 @@ class TmxDocument:
             source_language: language of the texts to translate, such as "en", which includes "en-GB".
             target_language: language to translate into. Units that have a text in this language already are not in
                 `blocks`. If it is "", all units are in `blocks`, and `render` skips units that are already translated.
-        Raises:
-            DocumentError: the document is not well-formed, not TMX, or has no text in the source language.
         """
         self._xml = XmlFile(data, "tmx", _role)
         self.blocks: list[Block] = []
@@ -55,7 +53,6 @@ class TmxDocument:
                      if language and _same_language(_language(self._xml.tokens[one]), language)), None)
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
-        """See `Document.render`."""
         edits = []
         xml = self._xml
         for (unit, variant, segment), new, block in zip(self._units, translations, self.blocks, strict=True):

@@ -82,7 +82,6 @@ class XcstringsDocument:
         return any(state != "new" for state in states)
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
-        """See `Document.render`."""
         edits = []
         code = self._code(target_language)
         for string in self._strings:

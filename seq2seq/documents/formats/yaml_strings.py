@@ -184,11 +184,7 @@ class YamlDocument:
 
 
 def _compose(text: str) -> list[Node]:
-    """Return the root node of each document of a stream.
-
-    Raises:
-        DocumentError: the stream is not YAML, or nested too deeply.
-    """
+    """Return the root node of each document of a stream."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ReusedAnchorWarning)
@@ -206,11 +202,7 @@ def _compose(text: str) -> list[Node]:
 
 
 def _language_key(root: Node) -> ScalarNode | None:
-    """Return the key of all texts if it is the code of their language; None if there is no such key.
-
-    Raises:
-        DocumentError: there are texts in several languages.
-    """
+    """Return the key of all texts if it is the code of their language; None if there is no such key."""
     if not isinstance(root, MappingNode) or not root.value:
         return None
     keys = [key for key, value in root.value if isinstance(key, ScalarNode) and isinstance(value, MappingNode)
