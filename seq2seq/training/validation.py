@@ -98,8 +98,8 @@ class Validation:
         if blank := len(self.pairs) - len(text):
             console.print_message(f"{blank:,} validation pairs have a blank side; they are not included in the loss")
         if recipe.task.has_source:                                              # the others have no such scores
-            texts = [target for _, target in self.pairs]
-            warn_about_lines("data.valid", texts, [[source.text for source, _ in self.pairs], texts])
+            expected = [target for _, target in self.pairs]
+            warn_about_lines("data.valid", expected, [[source.text for source, _ in self.pairs], expected])
         self.corpus = EncodedCorpus(EncodedSide.from_lists([sources[number] for number in kept]),
                                     EncodedSide.from_lists([targets[number] for number in kept]))
 
