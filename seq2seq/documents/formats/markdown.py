@@ -11,7 +11,7 @@ import re
 import tomllib
 from bisect import bisect_right
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -46,15 +46,12 @@ _FIELD = re.compile(r"^(?P<key>(?i:title|sub_?title|description|summary|sidebar_
 """Field of the front matter that is text for readers, on one line."""
 _LINK_TITLE = re.compile(r"""(?<=\s)(?:(["'])(?P<quoted>.*)\1|\((?P<braced>.*)\))\Z""", re.DOTALL)
 _HTML = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z][^\s/>]*)")
-_ESCAPES: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...] = tuple(
-    (re.compile(marks), re.compile(others)) for marks, others in (
-        (r"\\\Z", "(?!)"), (r"[\\&<]", "(?!)"), (r"[\\`*\[<>&~!]|(?<![^\W_])_|_(?![^\W_])", "(?!)"),
-        (r"[\\`*\[<>&!]|(?<![^\W_])_|_(?![^\W_])", r"[]${}:=^+~]"), ("(?!)", r"[^\w\s.,;?'()/-]|_")))
-"""Sets of characters to escape, in the order in which they are tried until the parser reads the text correctly. The
-first set of each pair gets a backslash; the second one becomes entities, because not all programs know a backslash
-there."""
+_ESCAPED = re.compile(r"[\\`*\[<&!]|(?<![^\W_])_|_(?![^\W_])")
+"""Marks that get a backslash if the text would be read otherwise without it."""
+_REPLACED = re.compile(r"[]${}^~]|[=+](?=[=+])|:(?=[\w+-])")
+"""Marks that become entities instead, because not all programs know a backslash there."""
 _LINE_MARKUP = re.compile(
-    r"(?P<number>\d{1,9}|(?P<letter>[a-z]|[A-Z](?=\))|[ivx]{2,8}|[IVX]{2,8}))[.)](?=\s|$)|(?:#{1,6}|[-+*]|=+|-+)(?=\s|$)"
+    r"(?P<number>\d{1,9})[.)](?=\s|$)|(?:#{1,6}|[-+*]|=+|-+)(?=\s|$)"
     r"|[>|<]|```|~~~|:?-+:?\s*\||---|\[(?=[^\]]*\]:)|~(?=\s|$)|:|\+\+\+|!!!|\?\?\?|===|:::|///|\$\$|%"
     r"|(?:[*_-][ \t]*){3,}$")
 _PLAIN = re.compile(r"(?!(?:im|ex)port\b)[^\W\d_](?:[^\W_]|[ ,.;?'()/-])*+")
@@ -269,7 +266,8 @@ class MarkdownDocument:
         return written
 
     def _written(self, span: _Text, new: Block, raws: dict[str, str]) -> str | None:
-        """See `_write`. Text is escaped only if the parser would read it as markup."""
+        """See `_write`. If the parser would not read the text as it is, emphasis becomes HTML, which may stand in words
+        and beside punctuation; if that does not suffice, all marks in the text are escaped, too."""
         begin, end, first, last = span.core
         core = one_line(new.text)
         text = span.text[:begin] + core + span.text[end:]
@@ -285,15 +283,14 @@ class MarkdownDocument:
         # A line of a code span could be read as the second line of a table.
         tags = [replace(tag, raw=raws.get(tag.raw, tag.raw)) for tag in tags]
         tags = [replace(tag, raw=tag.raw.replace("\n", " ")) if tag.raw.startswith("`") else tag for tag in tags]
-        # A new $ could be the other end of a formula for some programs.
-        escapes = _ESCAPES if core.count("$") <= span.text.count("$") else _ESCAPES[3:]
-        renamings: list[Callable[[str], str] | None] = [str, lambda raw: raw.replace("_", "*"), None]
-        for renamed in dict.fromkeys(tuple(Tag(tag.position, _renamed(tag, rename), tag.kind) for tag in tags)
-                                     for rename in renamings):
-            for special in escapes:
-                result = _written(text, renamed, special, span)
-                if _reads_as(result, text, renamed, span, self._environment):
-                    return result
+        html = [*map(_as_html, tags)]
+        attempts = [(tags, False), (html, False), (html, True)]
+        if core.count("$") > span.text.count("$"):                      # for some programs the end of a formula
+            attempts = attempts[2:]
+        for placed, is_escaped in attempts:
+            result = _written(text, placed, is_escaped, span)
+            if _reads_as(result, text, placed, span, self._environment):
+                return result
         return None
 
 
@@ -355,36 +352,33 @@ def _find_title(raw: str, begin: int, title: str | float) -> tuple[int, int, str
     return (*match.span(group), match[1] or "(") if match and title and unescapeAll(match[group]) == title else None
 
 
-def _renamed(tag: Tag, rename: Callable[[str], str] | None) -> str:
-    """Return the source of a tag. rename: function that changes marks of emphasis; None: they become HTML tags."""
+def _as_html(tag: Tag) -> Tag:
+    """Return a mark of emphasis as an HTML tag, and another tag as it is."""
     if tag.raw not in _ELEMENTS:
-        return tag.raw
-    if rename is None:
-        return f"<{'/' * (tag.kind == 'close')}{_ELEMENTS[tag.raw]}>"
-    return rename(tag.raw)
+        return tag
+    return replace(tag, raw=f"<{'/' * (tag.kind == 'close')}{_ELEMENTS[tag.raw]}>")
 
 
-def _written(text: str, tags: Sequence[Tag], special: tuple[re.Pattern[str], re.Pattern[str]], span: _Text) -> str:
-    """Return the source of a text with tags in the place of a text, `span`. special: characters to escape; see
-    _ESCAPES."""
+def _written(text: str, tags: Sequence[Tag], is_escaped: bool, span: _Text) -> str:
+    """Return the source of a text with tags in the place of a text, `span`. is_escaped: True if all marks in the text
+    are escaped."""
     kind = span.kind
     parts: list[str] = []
     last = 0
     starts_line = kind in ("line", "underlined", "row", "term", "argument")
-    escaped, replaced = special
     for position, raw in [*((tag.position, tag.raw) for tag in tags), (len(text), "")]:
-        is_break = _breaks_line(raw)
-        part = text[last:position]
-        part = escaped.sub(r"\\\g<0>", part.rstrip(" ") if is_break else part)
-        part = replaced.sub(lambda match: f"&#{ord(match[0])};", part)
+        is_break = raw.endswith("\n")
+        part = text[last:position].rstrip(" ") if is_break else text[last:position]
+        if is_escaped:
+            part = _REPLACED.sub(lambda match: f"&#{ord(match[0])};", _ESCAPED.sub(r"\\\g<0>", part))
         if not part and raw.startswith("`") and parts and parts[-1].startswith("`"):
             part = " "                                                   # `a``b` would be one piece of code
-        if parts and _breaks_line(parts[-1]):
+        if parts and parts[-1].endswith("\n"):
             part = part.lstrip(" ")
         if kind == "underlined" or kind == "heading" and "|" not in span.text:
             part = part.replace("|", "&#124;")                           # with the line below, | could make a table
         if part and starts_line and not (kind == "row" and part.startswith("|")):
-            part = _escape_start(part, is_break, replaced.pattern != "(?!)", span.text)
+            part = _escape_start(part, is_break, is_escaped)
         parts += [part, raw]
         starts_line = is_break
         last = position
@@ -392,16 +386,13 @@ def _written(text: str, tags: Sequence[Tag], special: tuple[re.Pattern[str], re.
     return _CLOSING.sub(r"\\#", result) if kind == "heading" else result
 
 
-def _escape_start(part: str, ends_line: bool, always: bool, source: str) -> str:
+def _escape_start(part: str, ends_line: bool, always: bool) -> str:
     """Escape a text if it would begin a block, such as a list.
 
     ends_line: True if a line break follows the text. always: True if any mark that the text begins with is escaped.
-    source: text that is translated. If it begins with a letter as in "a. One", the letter is not escaped.
     """
     stripped = part.lstrip()
     match = _LINE_MARKUP.match(stripped)
-    if match and match["letter"] and (before := _LINE_MARKUP.match(source.lstrip())) and before["letter"]:
-        return part
     if match is None and not (ends_line and stripped.startswith("[")) and not (  # a [label]: may go on in the next line
             always and _ODD_START.match(stripped)):
         return part
@@ -485,10 +476,6 @@ def _fills_line(tag: Tag) -> bool:
     return not _is_hard_break(tag) and (tag.kind in ("alone", "break") or tag.raw.startswith(("<", "[", "]")))
 
 
-def _breaks_line(raw: str) -> bool:
-    return raw.startswith("\n") or raw.endswith("\n")
-
-
 def _is_hard_break(tag: Tag) -> bool:
     return tag.raw.endswith("\n") and not tag.raw.strip(" \n\\")
 
@@ -563,7 +550,6 @@ def _inline(children: Sequence[Token], source: str
                 tags.append((length, raw, token.meta["kind"], token.meta["name"]))
             if raw.startswith("^[") and raw.endswith("]"):
                 inner.append((raw, 2, len(raw) - 1, "note", ""))
-            content = " " if _breaks_line(raw) else ""
         elif token.type.endswith(("_open", "_close")):
             tags.append((length, token.markup, "open" if token.nesting > 0 else "close", token.markup))
             end = cursor + len(token.markup)
@@ -572,7 +558,7 @@ def _inline(children: Sequence[Token], source: str
             name = html["name"].lower() if html else ""
             if name in _CODE and html and not html["end"] and source.find(f"</{name}", end) >= 0:
                 code = f"</{name}", begin
-            elif name in _BREAKS or _breaks_line(source[begin:end]):
+            elif name in _BREAKS or source[begin:end].endswith("\n"):
                 tags.append((length, source[begin:end], "break", name))
                 content = "" if name else " "
             else:

@@ -9,11 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import cache
-from itertools import pairwise
-from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
-from markdown_it import MarkdownIt, rules_core, rules_inline
+from markdown_it import MarkdownIt, rules_inline
 from markdown_it.ruler import RuleOptionsType
 from markdown_it.rules_block import StateBlock
 from markdown_it.rules_core import StateCore
@@ -27,11 +25,9 @@ from seq2seq.documents.block import require_block_size
 _KEY = r"(?:\"[^\"\n]{1,80}\"|[\w'-]{1,40})"
 # Inline markup by the kind of tag that it becomes. Each pattern is bounded, because it is tried at each mark.
 _INLINE = {
-    "close": (r"(?:\+\+|--|==)\}", r"(?<=[^\s=])==(?![=\w])", r"(?<=[^\s^])\^\^(?![\^\w])",
-              r"\]{ATTRIBUTES}"),
+    "close": (r"(?<=[^\s=])==(?![=\w])", r"(?<=[^\s^])\^\^(?![\^\w])", r"\]{ATTRIBUTES}"),
     "alone": (
         r"\A\[[ xX]\](?=\s)",                                                           # box of a task
-        r"\A{FIELD}(?=[^\n]*\n{FIELD})",                                                 # first field of a list
         r"\[\^[^\]\s]{1,200}\]", r"\^\[[^\[\]\n]{1,1000}\](?!\()",                     # footnotes
         # Templates of Jinja, Liquid and Hugo, expressions and comments of MDX.
         r"\{\{[<%][^\n]{0,400}?[>%]\}\}", r"\{\{[^{}\n]{0,400}\}\}", r"\{%[^\n]{0,400}?%\}", r"\{#[^{}\n]{1,200}#\}",
@@ -39,7 +35,6 @@ _INLINE = {
         r"</?[A-Z][\w.]{0,60}+(?=[\s/>])(?:[^<>{}\"'\n]++|\"[^\"\n]*+\"|'[^'\n]*+'|\{(?:[^{}\n]|\{[^{}\n]*+\})*+\})"
         r"{0,80}+>",
         r"{ATTRIBUTES}",
-        r"\{~~[^\n]{1,400}?~~\}", r"\{>>[^\n]{1,400}?<<\}",                             # CriticMarkup
         r"\{[\w:+-]{1,80}\}(?P<ticks>`{1,3})(?!`)(?s:.{1,500}?)(?<!`)(?P=ticks)(?!`)",  # role of MyST
         r"(?<![\w:]):(?:[+-]1|[a-z0-9_][\w+-]{0,60}):(?![\d:])",                        # icon or emoji
         rf"(?<![\w+])\+\+{_KEY}(?:\+{_KEY}){{0,6}}\+\+(?![\w+])",
@@ -51,16 +46,14 @@ _INLINE = {
         r"\$(?![\s$])(?:[^$\\]|\\.){1,500}(?<!\s)\$(?![\w$])",
         r"\$(?=[^$\n]{0,500}[\\^])(?![\s$])(?:[^$\\]|\\.){1,500}(?<!\s)\$(?![\d$])",
     ),
-    "break": (r"\n{FIELD}[ \t]*",),                                                      # further fields of a list
-    "open": (r"\{(?:\+\+|--|==)", r"(?<![=\w])==(?=[^\s=])", r"(?<![\^\w])\^\^(?=[^\s^])"),
+    "open": (r"(?<![=\w])==(?=[^\s=])", r"(?<![\^\w])\^\^(?=[^\s^])"),
 }
 _ATTRIBUTES = r"\{(?::|[ \t]{0,9}(?=[.#]|[A-Za-z][\w-]{0,40}=))[^{}\n]{1,200}\}"
-_FIELD = r":[A-Za-z][\w -]{0,60}:(?=\s|\Z)"
 _INLINE_MARKUP = re.compile("|".join(f"(?P<{kind}>{'|'.join(patterns)})" for kind, patterns in _INLINE.items()).replace(
-    "{ATTRIBUTES}", _ATTRIBUTES).replace("{FIELD}", _FIELD))
+    "{ATTRIBUTES}", _ATTRIBUTES))
 _MAX_MARKED = 500
 """Maximum length of a text between == and ==, or ^^ and ^^."""
-_MARKS = "]+-=^[{<:~\\$\n"
+_MARKS = "]+=^[{<:~\\$"
 _SPAN = re.compile(rf"\[(?=[^\[\]\n]{{1,300}}\]{_ATTRIBUTES})")
 """Beginning of a text with attributes: [text]{.class}."""
 _LINK_ROLE = re.compile(r"\{(?:[\w+-]{1,40}:){0,3}(?:ref|doc|any|numref|download|term|eq)\}`(?=[^`<>\s])"
@@ -108,13 +101,6 @@ _UNTITLED = frozenset({
     "aside", "card-carousel", "centered", "container", "deprecated", "div", "epigraph", "figure", "grid", "grid-item",
     "highlights", "list-table", "margin", "pull-quote", "tab-set", "table", "versionadded", "versionchanged"})
 """Directives of MyST whose contents are Markdown; those of _TITLED have a title. All others stay as they are."""
-_LETTER = re.compile(r"^(?P<indent>(?:[ \t>]|[-*+][ \t]|\d{1,9}[.)][ \t])*+)(?P<letter>#|[A-Za-z]|[ivxIVX]{2,8})"
-                     r"(?P<sign>[.)])(?=[ \t]+\S)", re.MULTILINE)
-_ROMAN = [tens + units for tens in ("", "x", "xx", "xxx")
-          for units in ("", "i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix")][1:]
-_NEXT = frozenset([*pairwise(ascii_lowercase), *pairwise(ascii_uppercase), *pairwise(_ROMAN),
-                   *pairwise(map(str.upper, _ROMAN))])
-"""Letters or Roman numerals of items that follow each other. # follows and precedes any."""
 _DEFINITION = re.compile(r":[ \t]+(?P<title>\S[^\n]*)$")
 _TERM = re.compile(r"(?P<title>.*)")
 _MAX_TERMS = 17
@@ -272,54 +258,6 @@ def _definition(state: StateBlock, line: int, end: int, silent: bool) -> bool:
     return True
 
 
-def _blocks(state: StateCore) -> None:
-    """Rule of the parser: all blocks. Letters of lists are numbers meanwhile, so that they are lists for the parser."""
-    letters = _letters(state.src)
-    if letters:
-        lines = state.src.split("\n")
-        for number, item in letters.items():
-            lines[number] = f"{item['indent']}{'1':0>{len(item['letter'])}}{lines[number][item.end('letter'):]}"
-        state.src = "\n".join(lines)
-    rules_core.block(state)
-    for token in state.tokens if letters else ():
-        if token.type == "inline" and token.map:
-            lines = token.content.split("\n")
-            for index, line in enumerate(lines):
-                begin = len(line) - len(line.lstrip(" \t"))
-                letter = letters[token.map[0] + index]["letter"] if token.map[0] + index in letters else ""
-                if letter and line.startswith(f"{'1':0>{len(letter)}}", begin):
-                    lines[index] = line[:begin] + letter + line[begin + len(letter):]
-            token.content = "\n".join(lines)
-
-
-def _letters(source: str) -> dict[int, re.Match[str]]:
-    """Return the items of lists with letters, as "a. One", by their line.
-
-    A letter alone is no item, because "z. B." may begin a text: another item of the same list has the letter before or
-    after it.
-    """
-    found: dict[int, re.Match[str]] = {}
-    lists: list[tuple[int, re.Match[str]]] = []                         # line and last item of nested lists
-    is_after_empty = False
-    for number, line in enumerate(source.split("\n") if _LETTER.search(source) else ()):
-        item = _LETTER.match(line)
-        indent = len(item["indent"]) if item else len(line) - len(line.lstrip(" \t>"))
-        if indent == len(line):
-            is_after_empty = True
-            continue
-        while lists and len(lists[-1][1]["indent"]) > indent - (item is None) and (item or is_after_empty):
-            lists.pop()
-        if item:
-            if lists and len(lists[-1][1]["indent"]) == indent:
-                other, before = lists.pop()
-                pair = before["letter"], item["letter"]
-                if (pair in _NEXT or "#" in pair) and before["sign"] == item["sign"]:
-                    found |= {other: before, number: item}
-            lists.append((number, item))
-        is_after_empty = False
-    return found
-
-
 def _require_block_sizes(state: StateCore) -> None:
     """Raise DocumentError if the text of a block is too long. Called before inline markup is parsed."""
     for token in state.tokens:
@@ -351,15 +289,14 @@ def _extension(state: StateInline, silent: bool) -> bool:
         return False
     role = _LINK_ROLE.match(state.src, begin) if state.src[begin] == "{" else None
     match = role or _INLINE_MARKUP.match(state.src, begin)
-    if match is None or match[0] in ("==", "^^") and not _has_counterpart(state.src, match) or (
-            match.lastgroup == "break" and not re.match(_FIELD, state.src)):
+    if match is None or match[0] in ("==", "^^") and not _has_counterpart(state.src, match):
         return False
     if role and not silent:
         _push(state, "open", "{", begin, role.start("text"))
         state.push("text", "", 0).content = " ".join(role["text"].split())
         _push(state, "close", "{", role.end("text"), role.end())
     elif not silent:
-        name = "[" if match[0].startswith("]") else match[0].strip("{}")
+        name = "[" if match[0].startswith("]") else match[0]
         _push(state, match.lastgroup, name, begin, match.end())
     state.pos = match.end()
     return True
@@ -399,7 +336,6 @@ def parser() -> MarkdownIt:
     for name, rule in (("directive", _directive), ("extension_block", _block), ("extension_line", _line)):
         markdown.block.ruler.before("table", name, rule, everywhere)
     markdown.block.ruler.before("lheading", "definition", _definition, everywhere)
-    markdown.core.ruler.at("block", _blocks)
     markdown.core.ruler.before("inline", "size", _require_block_sizes)
     rules: dict[str, Any] = {"escape": rules_inline.escape, "backticks": rules_inline.backtick,
                              "link": rules_inline.link, "image": rules_inline.image,

@@ -31,19 +31,6 @@ def test_tags_inside_of_cdata_are_tags():
         ("<b>", "open", 0), ("</b>", "close", 0), ("<br>", "break", None), ("<i>", "open", None)]
 
 
-def test_items_with_the_type_string_are_strings():
-    text = ('<resources><item name="a" type="string">One</item><item name="b" type="id">Two</item>'
-            '<item name="c">Three</item></resources>')
-    assert translated(AndroidDocument(text.encode())) == text.replace("One", "ONE").encode()
-
-
-@pytest.mark.parametrize(("string", "expected"), [
-    ("Name:\\u0020", "NAME:\\u0020"), ("\\u0020and", "\\u0020AND"), (" and ", " AND "), ('" and "', '" AND "')])
-def test_only_escaped_spaces_at_the_edges_stay(string, expected):
-    source = f"<resources><string name='a'>{string}</string></resources>"
-    assert translated(AndroidDocument(source.encode())).decode() == source.replace(string, expected)
-
-
 DOG, DOGS = '<item quantity="one">%d dog</item>', '<item quantity="other">%d dogs</item>'
 PLURAL = '<item quantity="{}">%d DOGS</item>'
 

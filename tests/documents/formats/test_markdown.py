@@ -85,7 +85,7 @@ def test_blocks_that_are_no_text_are_kept(kept):
 @pytest.mark.parametrize(("text", "expected"), [
     ("# a", "\\# a"), ("1. a", "1\\. a"), ("- a", "\\- a"), ("> a", "\\> a"), ("+ a", "\\+ a"),
     ("a *b* c", "a \\*b\\* c"),
-    ("a * b", "a * b"), ("[a](b)", "\\[a](b)"), ("2 < 3", "2 < 3"), ("<b>", "\\<b>"), ("a\n\n# b", "a # b"),
+    ("a * b", "a * b"), ("[a](b)", "\\[a&#93;(b)"), ("2 < 3", "2 < 3"), ("<b>", "\\<b>"), ("a\n\n# b", "a # b"),
     ("`a`", "\\`a\\`"), ("&amp;", "\\&amp;"), ("a_b_c", "a_b_c"), ("***", "\\***"), ("---", "\\---"),
     ("| a |", "\\| a |"),
     ("12 a", "12 a"), ("#a", "#a"), ("a # b", "a # b"), ("<https://a.b>", "\\<https://a.b>"), ("=", "\\="),
@@ -126,15 +126,15 @@ def test_emphasis_that_markdown_would_not_recognise_is_written_as_html():
 
 
 def test_an_asterisk_at_the_end_of_emphasis_stays_in_it():
-    assert upper("*a\\**\n") == "*A\\**\n"
-    assert upper("b *a\\** c\n") == "B *A\\** C\n"
+    assert upper("*a\\**\n") == "<em>A*</em>\n"
+    assert upper("b *a\\** c\n") == "B <em>A*</em> C\n"
 
 
-def test_underscores_inside_of_words_become_asterisks():
+def test_underscores_inside_of_words_become_html():
     document = MarkdownDocument(b"a _b_ c\n")
     block, = document.blocks
     tags = tuple(replace(tag, position=position) for tag, position in zip(block.tags, (2, 4), strict=True))
-    assert document.render([replace(block, text="xyzuv", tags=tags)], "en") == b"xy*zu*v\n"
+    assert document.render([replace(block, text="xyzuv", tags=tags)], "en") == b"xy<em>zu</em>v\n"
 
 
 def test_a_link_over_two_lines_keeps_the_prefix_of_its_lines():
@@ -158,8 +158,8 @@ def test_blocks_and_tags_are_found_again(source):
     assert document.render(document.blocks, "en") == source.encode()
     for block in document.blocks:
         assert block.text.strip()
-    result = translated(document, str.swapcase).decode()
-    again = MarkdownDocument(result.encode())
+    again = MarkdownDocument(translated(document, str.swapcase))
+    assume(not document.left_out)
     assert [block.text.split() for block in again.blocks] == [
         block.text.swapcase().split() for block in document.blocks]
     assert [[tag.kind for tag in block.tags] for block in again.blocks] == [
@@ -183,7 +183,7 @@ def test_a_link_keeps_its_label_when_its_text_changes():
 
 
 def test_underscores_that_were_escaped_stay_text():
-    assert upper("**fix**: \\_\\_exit\\_\\_ on\n") == "**FIX**: \\_\\_EXIT\\_\\_ ON\n"
+    assert upper("fix \\_\\_exit\\_\\_ on\n") == "FIX \\_\\_EXIT\\_\\_ ON\n"
 
 
 @pytest.mark.parametrize(("source", "expected"), [
@@ -271,9 +271,6 @@ EXTENSIONS = {
         "Some ==marked text==, ^^more^^, H~2~O, x^2^, y^[a](#b)^, a == b, c==d.\n",
         "SOME ==MARKED TEXT==, ^^MORE^^, H~2~O, X^2^, Y^[a](#b)^, A == B, C==D.\n"),
     "keys": ('Press ++ctrl+alt+"my key"++ in C++ and D++.\n', 'PRESS ++ctrl+alt+"my key"++ IN C++ AND D++.\n'),
-    "CriticMarkup": (
-        "One {--two--} {++three++} {~~four~>five~~} {==six==}{>>seven<<}.\n",
-        "ONE {--TWO--} {++THREE++} {~~four~>five~~} {==SIX==}{>>seven<<}.\n"),
     "icons": (
         "Run :material-run-fast: to :x: at 10:30:15 :octicons-mark-16:{ .lg } now.\n",
         "RUN :material-run-fast: TO :x: AT 10:30:15 :octicons-mark-16:{ .lg } NOW.\n"),
@@ -304,17 +301,6 @@ EXTENSIONS = {
     "alerts": (
         "> [!NOTE]\n> One\n> two.\n\n> [!tip]- A title\n> Text.\n",
         "> [!NOTE]\n> ONE TWO.\n\n> [!tip]- A TITLE\n> TEXT.\n"),
-    "lists with letters": (
-        "a. One\nb. Two\n    i. Three\n    ii. Four\n\nText. a. One\n\nz. B. One\n",
-        "a. ONE\nb. TWO\n    i. THREE\n    ii. FOUR\n\nTEXT. A. ONE\n\nZ. B. ONE\n"),
-    "long items with letters": (
-        "1. One\n    A)  Two\n        three\n\n        Four\n\n            code\n"
-        "    B)  Five\n        ```\n        code\n        ```\n\n#. One\n#. two\n\n> ix. One\n> two\n> x. Three\n",
-        "1. ONE\n    A)  TWO THREE\n\n        FOUR\n\n            code\n"
-        "    B)  FIVE\n        ```\n        code\n        ```\n\n#. ONE\n#. TWO\n\n> ix. ONE TWO\n> x. THREE\n"),
-    "fields": (
-        ":orphan:\n:name: One\n:First author: Two\n    three\n:last: Four\n\nText :x:\n:y: one.\n",
-        ":orphan:\n:name: ONE\n:First author: TWO THREE\n:last: FOUR\n\nTEXT :x: :y: ONE.\n"),
     "inline footnote": ("One^[A dog.] two.\n", "ONE^[A DOG.] TWO.\n"),
     "titles of links and images": (
         'One [two](a "A dog") ![three](b \'A cat\') [![four](c)](d (A cow)).\n',
@@ -351,9 +337,9 @@ def test_text_of_extensions_is_translated_and_their_markup_stays(name, mark, lin
 
 @pytest.mark.parametrize("line", [
     "!!! note", "???+ tip", '=== "a"', ":::", "/// a", "[TOC]", "$$", "\\[", "\\begin{align}", "(a)=", "% a", "+++",
-    ": a", "~ a", "--8<-- a", "*[a]: b", "{: .a}", "{{ a }}", "{% a %}", "{{< a >}}", "[!NOTE]", "a. b", ":a: b",
+    ": a", "~ a", "--8<-- a", "*[a]: b", "{: .a}", "{{ a }}", "{% a %}", "{{< a >}}", "[!NOTE]", ":a: b",
     "```{note}", "import 'a'", "[^1]: a", "[a]: b", "==a==", "$a$", "\\(a\\)", "{ref}`a <b>`", ":a:", "++a++", "^a^",
-    "~a~", "{++a++}", "^[a]", "[a]{.b}", "<A b={c}/>", "a\\"])
+    "~a~", "^[a]", "[a]{.b}", "<A b={c}/>", "a\\"])
 @pytest.mark.parametrize("frame", ["{}\n", "- {}\n", "> {}\n\n$$\na\n$$\n", "# {}\n", "|{}|\n|-|\n", "Term\n: {}\n",
                                    '!!! note "{}"\n    Text.\n', "![{}](a)\n", "[^1]: {}\n\n    Text.\n"])
 def test_text_that_looks_like_an_extension_stays_text(frame, line):
@@ -362,13 +348,6 @@ def test_text_that_looks_like_an_extension_stays_text(frame, line):
     again = MarkdownDocument(result.encode())
     assert [(block.text.split(), block.tags) for block in again.blocks] == [
         ((f"{line} z" if block.text == "x y" else block.text).split(), block.tags) for block in document.blocks]
-
-
-@pytest.mark.parametrize(("source", "text", "expected"), [
-    ("x\n", "i. e. y", "i\\. e. y\n"), ("x\n", "A) y", "A\\) y\n"), ("x\n", "J. y", "J. y\n"),
-    ("z. B. x\n", "e. g. y", "e. g. y\n"), ("# x\n", "a. y", "# a. y\n")])
-def test_a_letter_begins_no_list_in_a_translation(source, text, expected):
-    assert translated(MarkdownDocument(source.encode()), lambda old: text).decode() == expected
 
 
 @pytest.mark.parametrize(("source", "expected"), [
@@ -406,9 +385,9 @@ PIECES = st.lists(st.sampled_from([
     '=== "a"\n\n    ', "$", "$$", "\n$$\n", "\\(", "\\)", "\\[", "\\]", "\\begin{Align}\n",
     "\n\\end{Align}", "{ref}`", " <b>`", "(a)=\n", "```{note} a\n", "```\n", ":::{tip}\n", ":::\n", ":::a[",
     "::: a b\n", "{.a}", "{: #a}", "[", "]", "](b)", "](b 'c')", "![", "/// a | b\n", "///\n", "--8<--\n",
-    "*[a]: b\n", "==", "^^", "^", "~", "++", "{++", "++}", "{--", "--}", ":a:", "{{ a }}", "{%", "%}", "{{<", ">}}",
+    "*[a]: b\n", "==", "^^", "^", "~", "++", ":a:", "{{ a }}", "{%", "%}", "{{<", ">}}",
     "% a\n", "+++\n", "<A b={c}/>", "<A\n", "import 'a'\n", "[!NOTE]\n", "[^1]", "[^1]: ", "^[",
-    "[TOC]\n", "---\n", "title: a\n", ": ", "\n: ", "a. b", "\nb. c", ":a: b\n", "\n|-|\n",
+    "[TOC]\n", "---\n", "title: a\n", ": ", "\n: ", "\n|-|\n",
     "\t", "\r\n", "\\", "`", "*", "_"]), max_size=20).map("".join)
 
 

@@ -10,13 +10,14 @@ import pytest
 from document_translators import translated
 from hypothesis import strategies as st
 from property_checks import few_and_many
-from test_round_trips import PO
+from test_round_trips import sample
 from unchanged_documents import texts, unchanged, upper
 
 from seq2seq.documents.formats.po import PoDocument
 from seq2seq.documents.plurals import gettext_rule
 from seq2seq.languages import LANGUAGES
 
+PO = sample("messages.po")
 HEADER = PO[:PO.index("# Note")]
 
 

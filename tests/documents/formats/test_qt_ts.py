@@ -3,12 +3,14 @@
 from html import escape
 
 import pytest
-from test_round_trips import TS
+from test_round_trips import sample
 from unchanged_documents import upper
 
 from seq2seq.documents.block import Block
 from seq2seq.documents.divided_document import DividedDocument
 from seq2seq.documents.formats.qt_ts import TsDocument
+
+TS = sample("menu.ts")
 
 
 @pytest.mark.parametrize(("source", "block", "translation", "expected"), [

@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 from hypothesis import strategies as st
 from property_checks import few_and_many
-from test_round_trips import XLIFF_1
+from test_round_trips import sample
 from unchanged_documents import unchanged, upper
 
 from seq2seq.documents.formats.tmx import TmxDocument
@@ -14,7 +14,7 @@ from seq2seq.documents.xml_tokens import escape_xml
 
 
 def test_native_codes_are_tags():
-    document = XliffDocument(XLIFF_1.encode())
+    document = XliffDocument(sample("units-1.2.xlf").encode())
     kinds = [(tag.position, tag.kind, tag.pair) for tag in document.blocks[4].tags]
     assert kinds == [(0, "open", 0), (4, "close", 0), (6, "open", 2), (13, "close", 2), (13, "alone", None)]
     assert document.blocks[4].tags[0].raw == '<bpt id="1">&lt;b&gt;</bpt>'

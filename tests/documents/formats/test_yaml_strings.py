@@ -31,27 +31,6 @@ def test_a_translation_is_read_as_the_text_that_it_is(source, quotes, text):
     assert result == text
 
 
-@pytest.mark.parametrize(("source", "expected"), [
-    ("a: Some dog # note\n", "a: SOME DOG # note\n"), ("a: 'it''s it'\n", "a: 'IT''S IT'\n"),
-    ("a: Some\n  dog\nb: 1\n", "a: SOME DOG\nb: 1\n"), ('a: "Some\\u00e9 \\\n  dog"\n', 'a: "SOME\\u00c9 DOG"\n'),
-    ("a: &x !!str Some dog\nb: *x\n", "a: &x !!str SOME DOG\nb: *x\n"), ("a: !x Some dog\n", "a: !x Some dog\n"),
-    ("base: &x\n  a: A dog\nb:\n  <<: *x\n  c: A cat\n", "base: &x\n  a: A DOG\nb:\n  <<: *x\n  c: A CAT\n"),
-    ("a: |\n  One\n   two\n\n  three\n\nb: 1\n", "a: |\n  ONE\n   TWO\n\n  THREE\n\nb: 1\n"),
-    ("a: >-\n  One\n  two\n\n  three\nb: 1\n", "a: >-\n  ONE TWO\n\n  THREE\nb: 1\n"),
-    ("a: >\n  One\n   two\n  three\n", "a: |\n  ONE\n   TWO\n  THREE\n"), (
-        "a: |2+ # c\n    One\n\n", "a: |2+ # c\n    ONE\n\n"),
-    ("a: Yes\nb: 'Yes'\nc: on\nd: y\n", "a: Yes\nb: 'YES'\nc: on\nd: y\n"),
-    ("a: :symbol\nb: 12\nc: 2020-01-01\nd: ~\ne: null\n", "a: :symbol\nb: 12\nc: 2020-01-01\nd: ~\ne: null\n"),
-    ("---\na: One two\n---\nb: Three four\n...\n", "---\na: ONE TWO\n---\nb: THREE FOUR\n...\n"),
-    ("{a: One two, 'b': [x y, 'z, a']}", "{a: ONE TWO, 'b': [X Y, 'Z, A']}"), ("locale: it\nname: it\n",
-                                                                              "locale: it\nname: IT\n")])
-def test_only_texts_change(source, expected):
-    for line_end in ("\n", "\r\n"):
-        document = YamlDocument(source.replace("\n", line_end).encode())
-        assert unchanged(document).decode() == source.replace("\n", line_end)
-        assert upper(document).decode() == expected.replace("\n", line_end)
-
-
 DOGS = "'%{count} DOGS'"
 
 
