@@ -176,7 +176,7 @@ class YamlDocument:
         if node.style == ">" and any(line[:1].isspace() for line in [*lines, *node.value.split("\n")]):
             header = "|" + header[1:]                                           # does not fold lines
         elif node.style == ">":
-            lines = [part for line in lines for part in ("", line)][1:]
+            lines = re.sub("\n+", r"\g<0>\n", new).split("\n")                 # one line break is a space there
         place = len(content) - len(content.lstrip())
         written = self._line_end.join(f"{indent}{line}" if line and number else line
                                       for number, line in enumerate(lines))

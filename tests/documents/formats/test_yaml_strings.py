@@ -91,5 +91,10 @@ def test_exactly_the_values_change(value, style):
     assert str(load(upper(document))).lower() == str(load(data)).lower()
 
 
+def test_empty_lines_of_a_folded_text_stay():
+    source = "x: >-\n  one\n\n\n  two\n\n  three\n"
+    assert load(upper(YamlDocument(source.encode()))) == {"x": "ONE\n\nTWO\nTHREE"}
+
+
 def test_a_document_without_plurals_or_texts_stays():
     assert texts(YamlDocument(b"- 1\n- [true, x.y, en_US]\n")) == []
