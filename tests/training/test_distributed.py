@@ -147,7 +147,9 @@ def test_a_dead_rank_ends_the_others_and_another_number_of_ranks_resumes(folder)
     process = start(folder, "together", 2, *settings, DIES="1")
     assert process.wait(timeout=120) != 0
     assert newest_checkpoint(folder / "together").step >= 6
-    assert "another process of this training has ended" in (folder / "together.errors").read_text()
+    # torchrun may end the other rank before that notices the loss, and then says itself which rank was killed.
+    told = (folder / "together.errors").read_text()
+    assert "another process of this training has ended" in told or "Signal 9 (SIGKILL)" in told
     together = trained(folder, "together", 3, *settings)
     assert together.step == alone.step
     assert losses(folder, "together") == pytest.approx(losses(folder, "alone"), abs=1e-4)
