@@ -253,7 +253,9 @@ class CTranslate2Model:
         """
         self.directory = directory
         with self._reporting_damage():
-            self.translator = library().Translator(str(directory), device="cpu", compute_type=compute_type())
+            # With several threads, scores differ between runs, and an export would not have the same bytes each time.
+            self.translator = library().Translator(str(directory), device="cpu", compute_type=compute_type(),
+                                                   intra_threads=1)
         self.source, self.target = tokenizers.source, tokenizers.target
         self.max_positions = recipe.model.max_positions
         self.batch_tokens = recipe.decoding.batch_tokens_or_default
