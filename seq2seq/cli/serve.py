@@ -77,8 +77,9 @@ def serve(
     safety_net: Annotated[bool | None, typer.Option(
         help="Retry faulty translations, such as loops.", show_default="the recipe's", rich_help_panel=SEARCH)] = None,
     batch_tokens: Annotated[int, typer.Option(
-        metavar="N", min=1, help="Approximate maximum number of source tokens in a batch. With a smaller number, short "
-        "requests wait less for long ones.", rich_help_panel=SEARCH)] = 1024,
+        metavar="N", min=1, help="Approximate maximum number of source tokens in a batch with a beam of 5; with other "
+        "beams, it has fewer or more in proportion. With a smaller number, requests wait less for each other.",
+        rich_help_panel=SEARCH)] = 512,
     device: Device = "auto",
     precision: PrecisionOption = Precision.auto,
     threads: Threads = None,

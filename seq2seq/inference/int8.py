@@ -19,23 +19,14 @@ import numpy as np
 
 from seq2seq.devices import num_threads
 from seq2seq.errors import CheckpointError, OptionError
-from seq2seq.inference.kernel_library import (
-    ACTIVATIONS,
-    GIVE_WAY,
-    KEY_PADDING,
-    Functions,
-    Layer,
-    Linear,
-    Norm,
-    Stack,
-)
+from seq2seq.inference.kernel_library import ACTIVATIONS, KEY_PADDING, Functions, Layer, Linear, Norm, Stack
 from seq2seq.inference.shortlist import Shortlist
 from seq2seq.inference.transformer_weights import differences, expected_shapes, scaled_dot_query, sinusoids
 from seq2seq.recipe import ModelSection
 from seq2seq.recipe.decoding_section import DEFAULT_BATCH_TOKENS
 from seq2seq.search.beams import Hypothesis
 from seq2seq.search.interface import Continuations
-from seq2seq.search.options import Pause, SearchOptions
+from seq2seq.search.options import SearchOptions
 from seq2seq.search.scores import ArrayScores
 from seq2seq.tokenizers.tokenizer import START_ID
 
@@ -245,14 +236,12 @@ class NativeEngine:
         finished, totals = np.empty(sentences, np.int64), np.empty((sentences, max_finished), np.float32)
         lengths = np.empty((sentences, max_finished), np.int32)
         tokens = np.empty((sentences, max_finished, longest), np.int32)
-        memory, pause = state.memory, _Pause(options.pause)
+        memory = state.memory
         self.functions.search(
             self.decoder, memory.address, memory.stride, _address(state.spans[0]), _address(state.spans[1]),
             _address(limits), sentences, options.beam_size, options.finished_per_group, _address(banned), len(banned),
             max_finished, longest, _address(finished), _address(totals), _address(lengths), _address(tokens),
-            *self._shortlist_arguments(source, options), pause.wanted, pause.give_way, num_threads())
-        if pause.error is not None:
-            raise pause.error
+            *self._shortlist_arguments(source, options), num_threads())
         return [[Hypothesis(tokens[sentence, index, : lengths[sentence, index]].tolist(),
                             float(totals[sentence, index]))
                  for index in range(finished[sentence])] for sentence in range(sentences)]
@@ -356,23 +345,6 @@ class NativeEngine:
         """Return the address of a new array, which exists as long as the engine."""
         self._kept.append(np.empty(size * np.dtype(dtype).itemsize + ALIGNMENT, np.uint8))
         return -(-_address(self._kept[-1]) // ALIGNMENT) * ALIGNMENT
-
-
-class _Pause:
-    """`SearchOptions.pause` as arguments of the kernel `search`. error: exception that `pause` has raised."""
-
-    def __init__(self, pause: Pause | None) -> None:
-        self.error: BaseException | None = None
-        self.wanted = None if pause is None else _address(pause.wanted)
-
-        def give_way() -> bool:
-            try:
-                pause.give_way()                                                # type: ignore[union-attr]
-            except BaseException as error:                                      # ctypes would only print it
-                self.error = error
-            return self.error is None
-
-        self.give_way = GIVE_WAY() if pause is None else GIVE_WAY(give_way)
 
 
 @dataclass(frozen=True, eq=False)

@@ -112,8 +112,6 @@ def processor_flags() -> set[str]:
 
 
 POINTER, SIZE = ctypes.c_void_p, ctypes.c_ssize_t
-# Type of the function that the kernel `search` calls between two steps. It returns False to end the search.
-GIVE_WAY = ctypes.CFUNCTYPE(ctypes.c_bool)
 # Names in the order of the enumeration `Activation` in kernels.cpp.
 ACTIVATIONS = ("relu", "gelu", "silu")
 # Number of outputs in a panel of weights, as in kernels.cpp, where the layout is described.
@@ -200,7 +198,7 @@ class Functions:
         self.cross_attention = typed(loaded.cross_attention, stack, POINTER, POINTER, SIZE, POINTER, SIZE, POINTER,
                                      SIZE, POINTER, POINTER, threads)
         self.search = typed(loaded.search, stack, POINTER, SIZE, *(POINTER,) * 3, *(SIZE,) * 3, POINTER, *(SIZE,) * 3,
-                            *(POINTER,) * 7, SIZE, POINTER, GIVE_WAY, threads)
+                            *(POINTER,) * 7, SIZE, threads)
         self.topk = typed(loaded.topk, POINTER, POINTER, *(SIZE,) * 3, POINTER, SIZE, POINTER, ctypes.c_bool,
                           *(POINTER,) * 3, SIZE, threads)
         self.log_sum_exp = typed(loaded.log_sum_exp, POINTER, POINTER, SIZE, SIZE, threads)

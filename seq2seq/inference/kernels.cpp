@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -15,7 +14,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <type_traits>
 #include <vector>
 
@@ -1711,36 +1709,6 @@ struct OutputLayer {
     }
 };
 
-// Lets the thread that called `search` do other work between two steps, and ends the search if that work says so. The
-// other threads of the search continue meanwhile. wanted, give_way: arguments of `search`.
-class Pause {
-    const int32_t* wanted;
-    bool (*give_way)();
-    const std::thread::id caller = std::this_thread::get_id();
-    std::atomic<bool> ended{false};
-    std::atomic<int> searching{0};
-
-    bool is_caller() const { return std::this_thread::get_id() == caller; }
-
-public:
-    Pause(const int32_t* wanted, bool (*give_way)()) : wanted(wanted), give_way(give_way) {}
-
-    // Every thread of the search calls this function before each step. If it returns true, the search ends.
-    bool ends() {
-        if (!ended && wanted && is_caller() && __atomic_load_n(wanted, __ATOMIC_RELAXED) && !give_way()) ended = true;
-        return ended;
-    }
-
-    void begin() { ++searching; }
-
-    // The calling thread still gives way while it waits for the other threads.
-    void end() {
-        --searching;
-        while (wanted && is_caller() && searching && !ends())
-            std::this_thread::sleep_for(std::chrono::microseconds(200));
-    }
-};
-
 // Maximum size of a thread's KV cache in bytes. If the cache of a single sentence is larger, it is allocated anyway.
 constexpr Size MAX_CACHE_BYTES = 256 << 20;
 
@@ -1748,7 +1716,7 @@ constexpr Size MAX_CACHE_BYTES = 256 << 20;
 // are searched together. The next sentence immediately replaces a finished one, to keep the number of rows large. With
 // shortlists, sentences are replaced when a quarter of them is finished, because the output layer is then made anew.
 template <class NextSentence>
-void search_batch(const Search& search, Size max_sentences, Pause& pause, NextSentence next_sentence) {
+void search_batch(const Search& search, Size max_sentences, NextSentence next_sentence) {
     const Size d_model = search.decoder.d_model, candidates = 2 * search.beam;
     const Size layers = search.decoder.number_of_layers, slot_rows = search.longest * search.beam;
     const Size slot_bytes = layers * slot_rows * 2 * d_model * sizeof(Stored);
@@ -1773,7 +1741,7 @@ void search_batch(const Search& search, Size max_sentences, Pause& pause, NextSe
             searched.push_back({number, slots.back(), 0, 1});
             now.add(START, 0.0f);
         }
-        if (pause.ends() || searched.empty()) return;
+        if (searched.empty()) return;
         if (search.shortlist && searched.size() > before) output.select(searched);
         Size row = 0;
         for (const Sentence& one : searched)
@@ -2060,16 +2028,11 @@ void cross_attention(const Stack* decoder, const int64_t* tokens, const int32_t*
 // it, in order of preference; those of token t begin at shortlist + shortlist_offsets[t] and end where those of t + 1
 // begin. A translation has only words among the first `words_per_token` of each of its tokens, among all of `</s>`, which
 // closes every sentence, and `</s>`. A null pointer: all words.
-//
-// wanted, give_way: if another thread sets *wanted to a value other than 0, `search` calls give_way after the current
-// step. The function may call the functions of this file. If it returns false, the search ends, and the outputs are not
-// valid. A null pointer `wanted`: the search is never interrupted.
 void search(const Stack* decoder, const Stored* memory, Size memory_stride, const int32_t* first,
             const int32_t* count, const int64_t* limits, Size sentences, Size beam, Size finished_per_group,
             const int64_t* banned, Size number_banned, Size max_finished, Size longest, int64_t* finished,
             float* totals, int32_t* lengths, int32_t* tokens, const int64_t* source, const int32_t* shortlist,
-            const int32_t* shortlist_offsets, Size words_per_token, const int32_t* wanted, bool (*give_way)(),
-            int threads) {
+            const int32_t* shortlist_offsets, Size words_per_token, int threads) {
     const Search search = {*decoder, memory,        memory_stride, first,   count,    limits, sentences, beam,
                            finished_per_group, banned, number_banned, max_finished, longest, finished, totals,
                            lengths,  tokens,        source,  shortlist, shortlist_offsets, words_per_token};
@@ -2078,16 +2041,11 @@ void search(const Stack* decoder, const Stored* memory, Size memory_stride, cons
     const Size most = std::max(Size(1), MAX_BLOCK_ROWS / beam);
     const Size max_sentences = std::clamp((sentences + parts - 1) / parts, Size(1), most);
     std::atomic<Size> next{0};
-    Pause pause(wanted, give_way);
 #pragma omp parallel num_threads(int(parts)) if (parts > 1)
-    {
-        pause.begin();
-        search_batch(search, max_sentences, pause, [&] {
-            const Size number = next++;
-            return number < sentences ? number : -1;
-        });
-        pause.end();
-    }
+    search_batch(search, max_sentences, [&] {
+        const Size number = next++;
+        return number < sentences ? number : -1;
+    });
 }
 
 }  // extern "C"

@@ -92,8 +92,6 @@ class _StepwiseRun:
             last_tokens = last_tokens.repeat(groups)
         beams: Beams | None = None
         for length in range(1, longest + 1):
-            if options.pause is not None:
-                options.pause.check()
             scores, self.state = self.model.step(last_tokens, self.state)
             if beams is None:
                 beams = Beams([each for each in self.max_lengths for _ in range(groups)], options.group_size,

@@ -64,24 +64,6 @@ next token.
 """
 
 
-@dataclass
-class Pause:
-    """Work that takes precedence over a search, such as the request of another client of a server.
-
-    wanted: (1,) int32. Other threads set it to 1 to have `give_way` called after the current step; `give_way` sets it
-        to 0 when there is nothing left to do. give_way: function that may use the same engine, and that may raise an
-        exception to end the search.
-    """
-
-    wanted: np.ndarray
-    give_way: Callable[[], None]
-
-    def check(self) -> None:
-        """Call `give_way` if it is wanted."""
-        if self.wanted[0]:
-            self.give_way()
-
-
 @dataclass(frozen=True)
 class SearchOptions:
     """Options of a search.
@@ -102,7 +84,6 @@ class SearchOptions:
     shortlist: number of target pieces for each source piece that an engine's own search considers, see
         `inference.shortlist.Shortlist`; 0: all target pieces. Other searches always consider all.
     skip_log_softmax: True to use the logits as scores without normalising them.
-    pause: asked between the steps of a search on the host; None: never. A search on a GPU runs to its end.
     """
 
     beam_size: int
@@ -116,7 +97,6 @@ class SearchOptions:
     bonus: Callable[[Any], np.ndarray] | None = None
     shortlist: int = 0
     skip_log_softmax: bool = False
-    pause: Pause | None = None
 
     @property
     def group_size(self) -> int:

@@ -1,16 +1,16 @@
 """Scheduler of the sentences of all requests: one model thread, dynamic batches, and no request that holds another.
 
 Whenever the model thread is free, it takes waiting sentences, up to a maximum number of tokens, and translates them in
-one batch. There is no timer, so a request never waits for other requests to arrive.
+one batch. There is no timer, so a request never waits for other requests to arrive. A batch that runs is never
+interrupted, so its maximum number of tokens bounds the time for which it holds other requests. A larger request becomes
+several batches, between which those of other requests come.
 
 Requests are ordered by `tokens + AGEING_TOKENS_PER_SECOND * time`, lowest first. So a short request overtakes a long
 one, but only if it arrives less than `tokens of the long one / AGEING_TOKENS_PER_SECOND` seconds later. The time is
 the arrival, plus the seconds by which the client's virtual clock is ahead of time (L. Zhang 1990, "Virtual Clock").
 Model time that a client uses puts its clock forward, so that clients with much work come after those with little.
 
-Sentences of a request are never in one batch with those of a request that is far larger (`is_far_larger`). If the batch
-of a far larger request is being translated, smaller requests are translated between the steps of its search
-(`search.options.Pause`). There, a batch whose clients have all gone ends, and so does one whose request has used too
+Between two batches, sentences whose clients have gone leave the queue, and so do those of a request that has used too
 much model time. A sentence that takes many times as long as others is translated `Again` in another batch.
 """
 
@@ -19,15 +19,13 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
-import numpy as np
-
-from seq2seq.search.options import Pause
 from seq2seq.serve.errors import ApiError, SlowdownError
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.vocabulary import as_line
@@ -37,22 +35,20 @@ AGEING_TOKENS_PER_SECOND = 500
 BYTES_PER_TOKEN = 4
 """Approximate number of UTF-8 bytes of a subword."""
 MAX_SENTENCE_TOKENS = 5_000
-"""Maximum number of tokens (`estimate_tokens`) of a sentence. No sentence of a text is as long; it could hold the model
-for minutes."""
+"""Maximum number of tokens (`estimate_tokens`) of a sentence. No sentence of a text is as long."""
 CLOCK_RATE = 4
 """Seconds by which a second of model time puts a client's virtual clock forward."""
 MAX_AHEAD = 60
 """Maximum number of seconds by which a client's virtual clock is ahead of time."""
 MAX_CLIENTS = 50_000
 """Maximum number of clients with a virtual clock. If there are more, clocks that are not ahead are forgotten."""
-AGAIN_FACTOR = 16
-"""Factor by which the number of tokens counts if sentences are translated `Again`."""
+AGAIN_FACTOR = 8
+"""Factor by which the number of tokens counts if sentences are translated `Again`. Measured: 2.4 to 2.9 times the time
+of the first translation for loops and lost numbers, 3.3 to 6 for lost placeholders."""
+FAR_LONGER = 4
+"""Factor by which a sentence has more tokens than another one if it is far longer."""
 SMALL_SHARE = 0.01
 """Maximum number of sentences of a small request, as a share of `max_waiting`."""
-UNDISTURBED_SHARE, UNDISTURBED_SECONDS = 0.25, 0.1
-"""After other requests have interrupted a batch for a time, it is not interrupted again for this share of the time, but
-for at most some seconds."""
-
 
 Item = str | Source | tuple[str, str]
 """Sentence to translate, or a pair to align: a sentence and its translation."""
@@ -65,11 +61,9 @@ class Again:
     group: Hashable
 
 
-class Translate(Protocol):
-    """Function that translates or aligns one batch of items of the same group. It is called in the model thread, also
-    while `pause` interrupts another call of it. A result may be `Again`."""
-
-    def __call__(self, group: Any, sentences: list[Any], pause: Pause) -> list[Any]: ...
+Translate = Callable[[Any, list[Any]], list[Any]]
+"""Function (group, items) that returns the results of a batch. It is called in the model thread. A result may be
+`Again`."""
 
 
 def estimate_tokens(sentence: Item) -> int:
@@ -84,15 +78,6 @@ def require_short(sentences: Sequence[Item]) -> None:
     if longest > MAX_SENTENCE_TOKENS:
         raise ApiError(413, f"Invalid request: a sentence has about {longest:,} tokens, this server accepts at most "
                             f"{MAX_SENTENCE_TOKENS:,}. Divide the text into sentences or lines")
-
-
-def is_far_larger(tokens: int, than: int) -> bool:
-    """Return True if a request of so many tokens must not hold one of `than` tokens."""
-    return tokens > 2 * than + 32
-
-
-class _Abandoned(BaseException):
-    """Nobody waits for the results of a batch any more. It is not an Exception, because no sentence has failed."""
 
 
 @dataclass(eq=False)
@@ -145,34 +130,13 @@ _Taken = tuple[_Request, int]
 """Item that a batch has taken: its request and its index in the request's sentences."""
 
 
-@dataclass
-class _Batch:
-    """Batch in the model thread. tokens: number of tokens by request. began: time of its beginning, put forward by the
-    time in which others interrupted it. undisturbed_until: time until which no other batch interrupts it."""
-
-    taken: list[_Taken]
-    tokens: dict[_Request, int]
-    began: float
-    undisturbed_until: float = -math.inf
-
-    @cached_property
-    def largest(self) -> int:
-        """Number of tokens of its largest request."""
-        return max(request.size for request in self.tokens)
-
-    def seconds(self, now: float) -> dict[_Request, float]:
-        """Return the model time of each request in this batch."""
-        total = sum(self.tokens.values())
-        return {request: (now - self.began) * tokens / total for request, tokens in self.tokens.items()}
-
-
 class Scheduler:
     """Queue of sentences, and the model thread, which translates them.
 
     All sentences of a batch belong to one group: they have the same model and the same decoding options.
     """
 
-    def __init__(self, translate: Translate, batch_tokens: int = 1024, max_waiting: int = 10_000,
+    def __init__(self, translate: Translate, batch_tokens: int = 512, max_waiting: int = 10_000,
                  max_seconds: float = math.inf,
                  report: Callable[[int, float], None] = lambda sentences, seconds: None,
                  charge: Callable[[str, float], None] = lambda client, seconds: None,
@@ -180,7 +144,8 @@ class Scheduler:
         """Start the model thread.
 
         Args:
-            batch_tokens: maximum number of tokens of a batch. A longer sentence has its own batch.
+            batch_tokens: maximum number of tokens of a batch (docs/serving.md says how long these take). A longer
+                sentence has its own batch.
             max_waiting: maximum number of sentences that wait. A request that would exceed this number is refused.
                 Small requests (SMALL_SHARE) may exceed it by a factor of 2, so that large ones cannot keep them out.
             max_seconds: maximum model time of a request.
@@ -190,12 +155,10 @@ class Scheduler:
         self.max_waiting, self.max_seconds, self._batch_tokens = max_waiting, max_seconds, batch_tokens
         self._translate, self._report, self._charge, self._clock = translate, report, charge, clock
         self._waiting: list[_Request] = []
-        self._running: list[_Batch] = []                                    # each one interrupts the one before it
         self._clocks: dict[str, float] = {}
         self._count = self._number = 0
         self._closing = False
         self._condition = threading.Condition(threading.RLock())
-        self._pause = Pause(np.zeros(1, np.int32), self._give_way)
         self._thread = threading.Thread(target=self._run, name="model", daemon=True)
         self._thread.start()
 
@@ -213,8 +176,7 @@ class Scheduler:
                client: str = "", tokens: Sequence[int] | None = None) -> Future[list[Any]]:
         """Queue the sentences of a request, and return a future for the list of their results, in the same order.
 
-        If the future is cancelled, the sentences that no batch has taken are removed from the queue, and a batch with
-        only such sentences ends.
+        If the future is cancelled, the sentences that no batch has taken are removed from the queue.
 
         Args:
             group: model and options of the request. `translate` gets it as its first argument.
@@ -244,20 +206,13 @@ class Scheduler:
         return future
 
     def close(self) -> None:
-        """Refuse further requests, answer all others with an error, and end the model thread."""
+        """Refuse further requests, answer those that wait with an error, and end the model thread after its batch."""
         with self._condition:
             self._closing = True
             for request in self._waiting:
                 self._fail(request.answer, _stopping())
-            self.wake()
-        self._thread.join()
-
-    def wake(self) -> None:
-        """Let the model thread look at the queue, now or after the current step, and at the model time of the running
-        requests. The server calls this method every few seconds."""
-        with self._condition:
-            self._pause.wanted[0] = 1
             self._condition.notify()
+        self._thread.join()
 
     def _require_room(self, sentences: int) -> None:
         if sentences > self.max_waiting:
@@ -269,110 +224,84 @@ class Scheduler:
 
     def _queue(self, request: _Request) -> None:
         with self._condition:
+            if self._closing:                                                   # since the batch of the request began
+                self._fail(request.answer, _stopping())
+                return
             self._number += 1
             request.number = self._number
             self._waiting.append(request)
             self._count += request.waiting
-            if self._running and not is_far_larger(self._running[-1].largest, request.size):
-                return                                                          # it waits for the running batch
-            self.wake()
+            self._condition.notify()
 
     def _drop(self, answer: _Answer) -> None:
         """Remove the sentences that wait for this answer from the queue."""
         with self._condition:
             self._waiting = [request for request in self._waiting if request.answer is not answer]
             self._count = sum(request.waiting for request in self._waiting)
-            self.wake()
 
     def _run(self) -> None:
         while True:
             with self._condition:
-                while (batch := self._next_batch()) is None:
+                while not (batch := self._next_batch()):
                     if self._closing:
                         return
                     self._condition.wait()
             self._work(batch)
 
-    def _give_way(self) -> None:
-        """Do what is waiting between two steps of the running batch. See `Pause.give_way`.
+    def _next_batch(self) -> list[_Taken]:
+        """Take the next batch from the queue: sentences of the request that comes first, and of others of its group.
 
-        Raises:
-            _Abandoned: nobody waits for the results of the batch any more.
+        A search takes as many steps as its longest sentence needs, so the sentences of the first request share no batch
+        with far longer ones of others.
         """
-        running = self._running[-1]
-        while True:
-            now = self._clock()
-            for request, seconds in running.seconds(now).items():
-                if self._closing:
-                    self._fail(request.answer, _stopping())
-                elif request.answer.seconds + seconds > self.max_seconds:
-                    self._fail(request.answer, ApiError(413, "Invalid request: the translation takes more than "
-                                                      f"{self.max_seconds:g} seconds. Send smaller requests"))
-            if not any(request.answer.is_awaited for request in running.tokens):
-                raise _Abandoned
-            if now < running.undisturbed_until:                                 # `wanted` stays 1
-                return
-            with self._condition:
-                if (batch := self._next_batch()) is None:
-                    self._pause.wanted[0] = 0
-                    return
-            self._work(batch)
-            seconds_of_others = self._clock() - now
-            running.began += seconds_of_others
-            running.undisturbed_until = self._clock() + min(UNDISTURBED_SECONDS, UNDISTURBED_SHARE * seconds_of_others)
-
-    def _next_batch(self) -> _Batch | None:
-        """Take the next batch from the queue, of requests that the running batch must not hold; None if there is none.
-
-        The batch has sentences of the request that comes first, and of others of its group and of similar size."""
         self._waiting = [request for request in self._waiting if request.waiting]
-        allowed = self._waiting if not self._running else [
-            request for request in self._waiting if is_far_larger(self._running[-1].largest, request.size)]
-        if not allowed:
-            return None
+        if not self._waiting:
+            return []
         now = self._clock()
-        first, *others = sorted(allowed, key=lambda request: self._priority(request, now))
+        first, *others = sorted(self._waiting, key=lambda request: self._priority(request, now))
         taken: list[_Taken] = []
-        tokens: dict[_Request, int] = {}
-        total = 0
+        total = longest = 0
         for request in (first, *others):
-            if request.group != first.group or is_far_larger(request.size, first.size) or is_far_larger(
-                    first.size, request.size):
+            if request.group != first.group:
                 continue
             while request.waiting:
                 size = request.tokens[request.begun]
                 if taken and total + size > self._batch_tokens:
-                    return _Batch(taken, tokens, now)
+                    return taken
+                if request is first:
+                    longest = max(longest, size)
+                elif size > FAR_LONGER * longest:
+                    break
                 taken.append((request, request.begun))
-                tokens[request] = tokens.get(request, 0) + size
                 total += size
                 request.begun += 1
                 self._count -= 1
-        return _Batch(taken, tokens, now)
+        return taken
 
     def _priority(self, request: _Request, now: float) -> tuple[float, int]:
         ahead = max(0.0, self._clocks.get(request.answer.client, now) - now)
         return request.size + AGEING_TOKENS_PER_SECOND * (request.arrival + ahead), request.number
 
-    def _work(self, batch: _Batch) -> None:
-        """Translate a batch, and count its model time."""
-        self._running.append(batch)
-        try:
-            self._finish(next(iter(batch.tokens)).group, batch.taken)
-        except _Abandoned:
-            pass
-        finally:
-            self._running.pop()
+    def _work(self, batch: list[_Taken]) -> None:
+        """Translate a batch, and count its model time. A request that has used too much is refused."""
+        began = self._clock()
+        self._finish(batch[0][0].group, batch)
         now = self._clock()
-        for request, seconds in batch.seconds(now).items():
-            answer = request.answer
+        tokens: dict[_Request, int] = defaultdict(int)
+        for request, index in batch:
+            tokens[request] += request.tokens[index]
+        for request, used in tokens.items():
+            answer, seconds = request.answer, (now - began) * used / sum(tokens.values())
             answer.seconds += seconds
+            if answer.seconds > self.max_seconds:
+                self._fail(answer, ApiError(413, "Invalid request: the translation takes more than "
+                                                 f"{self.max_seconds:g} seconds. Send smaller requests"))
             clock = CLOCK_RATE * seconds + max(now, self._clocks.get(answer.client, now))
             self._clocks[answer.client] = min(clock, now + MAX_AHEAD)
             self._charge(answer.client, seconds)
         if len(self._clocks) > MAX_CLIENTS:
             self._clocks = {client: ahead for client, ahead in self._clocks.items() if ahead > now}
-        self._report(len(batch.taken), now - batch.began)
+        self._report(len(batch), now - began)
 
     def _finish(self, group: Hashable, batch: list[_Taken]) -> None:
         """Translate a batch and store its results. If the translation fails, translate each half of the batch
@@ -381,7 +310,7 @@ class Scheduler:
         if not live:
             return
         try:
-            results = self._translate(group, [request.sentences[index] for request, index in live], self._pause)
+            results = self._translate(group, [request.sentences[index] for request, index in live])
         except Exception as error:
             if len(live) == 1:
                 self._fail(live[0][0].answer, error)

@@ -76,7 +76,6 @@ async def _keep_models_current(service: Service, reload: asyncio.Event, seconds:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await reload.wait()
-        service.scheduler.wake()
         asked = reload.is_set()
         reload.clear()
         # Always in the same idle thread of asyncio's executor: the C library keeps the freed memory of each thread.

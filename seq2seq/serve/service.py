@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -24,7 +24,7 @@ from seq2seq.serve.detection import Detected, Detector
 from seq2seq.serve.directions import Directions
 from seq2seq.serve.errors import ApiError, invalid
 from seq2seq.serve.metrics import Metrics
-from seq2seq.serve.models import Group, Models, RequestOptions
+from seq2seq.serve.models import Divided, Group, Models, RequestOptions
 from seq2seq.serve.scheduler import Scheduler, require_short
 from seq2seq.serve.threads import in_thread
 from seq2seq.tokenizers.canonical_text import canonical
@@ -76,7 +76,7 @@ async def _run(function: Callable[[], T], characters: int, quick: bool = True) -
 class Service:
     """Translation service of a server: models, scheduler, language identification and metrics."""
 
-    def __init__(self, models: Models, batch_tokens: int = 1024, max_waiting: int = 10_000,
+    def __init__(self, models: Models, batch_tokens: int = 512, max_waiting: int = 10_000,
                  max_seconds: float = math.inf, charge: Callable[[str, float], None] = lambda client, seconds: None,
                  ) -> None:
         """For the arguments, see `Scheduler`."""
@@ -283,10 +283,10 @@ class Service:
         group = Group(path[0], path[1], None)
         return self.scheduler.submit(group, pairs, arrival, admitted=True, client=client).result()
 
-    def _count_tokens(self, group: Group, sentences: Sequence[str | Source], admitted: bool) -> list[int]:
+    def _divide(self, group: Group, sentences: Sequence[Source], admitted: bool) -> list[Divided]:
         if not admitted:
             require_short(sentences)                                            # before a tokenizer reads them
-        return self.models.count_tokens(group, sentences)
+        return self.models.divide(group, sentences)
 
     async def _translate_sentences(self, by_path: Mapping[tuple[str, ...], Sequence[Source]],
                                    options: Mapping[tuple[str, ...], RequestOptions], arrival: float, client: str,
@@ -312,16 +312,20 @@ class Service:
         for hop in range(len(path) - 1):
             # Each model gets the tags that it knows. What the text of a sentence begins with is text.
             known = self.models.tags(path[hop], path[hop + 1])
-            sentences = [replace(as_source(sentence), tag=tag if tag in known else "")
-                         for sentence, tag in zip(sentences, tags, strict=True)]
+            sources = [replace(as_source(sentence), tag=tag if tag in known else "")
+                       for sentence, tag in zip(sentences, tags, strict=True)]
             last = hop == len(path) - 2
             group = Group(path[hop], path[hop + 1], options if last else RequestOptions())
-            tokens = await _run(partial(self._count_tokens, group, sentences, hop > 0), size)
-            future = self.scheduler.submit(group, sentences, arrival, admitted=hop > 0, client=client, tokens=tokens)
+            divided = await _run(partial(self._divide, group, sources, hop > 0), size)
+            future = self.scheduler.submit(group, [item for one in divided for item in one.items], arrival,
+                                           admitted=hop > 0, client=client,
+                                           tokens=[tokens for one in divided for tokens in one.tokens])
             try:
-                found = await asyncio.wrap_future(future)
+                results = await asyncio.wrap_future(future)
             except (CorpusError, RequestError):
                 raise invalid("the model cannot translate this text") from None
+            remaining = iter(results)
+            found = [one.join(list(islice(remaining, len(one.items)))) for one in divided]
             # What was lost on the way to a pivot language is a fault of the whole translation.
             n_best = [[replace(best, faults=tuple(dict.fromkeys((*faults, *best.faults)))), *others]
                       for faults, (best, *others) in zip(lost, found, strict=True)]

@@ -22,7 +22,6 @@ from seq2seq.errors import CheckpointError, CorpusError, RequestError, UserError
 from seq2seq.inference.engines import Engine
 from seq2seq.recipe import DecodingOptions, DecodingSection, Languages, Task, decoding_with
 from seq2seq.search.beam import NoHypothesis, search
-from seq2seq.search.options import Pause
 from seq2seq.tokenizers.context import shortened
 from seq2seq.tokenizers.language_token import Directions
 from seq2seq.tokenizers.line_reader import LineReader, split_tag
@@ -48,9 +47,8 @@ class LineSearch:
     a longer line is translated in several parts. device: device of the model. task: task of the model. engine: model
     that runs the search. other_engines: engines of the other models of an ensemble. language_model: engine of the
     language model for shallow fusion. directory: path from which the model was loaded; None: it was not loaded from a
-    file. characters: characters of the training sources; None: not known. pause: see `SearchOptions`; also asked
-    between batches and checks for faults. retries: False to check translations for faults, but not to translate faulty
-    ones again. description: architecture and number of parameters.
+    file. characters: characters of the training sources; None: not known. retries: False to check translations for
+    faults, but not to translate faulty ones again. description: architecture and number of parameters.
     """
 
     tokenizers: Tokenizers
@@ -64,7 +62,6 @@ class LineSearch:
     language_model: Engine | None = None
     directory: Path | None = None
     characters: frozenset[str] | None = None
-    pause: Pause | None = None
     retries: bool = True
     description: str = ""
 
@@ -103,13 +100,13 @@ class LineSearch:
         """Return the best translations of each source as the search finds them, without regard to tags, placeholders
         and terms. All sources have the language of the search."""
         sources = list(map(self.source, sources))
-        divided = self._divide(sources)
+        divided = self.divide(sources)
         parts = [part for source, line in zip(sources, divided, strict=True)
                  for part in setup.parts(source, line.texts)]
         report = line_progress([len(line.texts) for line in divided], progress)
         translations = self.search_parts(parts, setup, report)
         if setup.decoding.safety_net and self.task.target_is_text:
-            retried = partial(retry_faulty, setup=setup, languages=self.languages, give_way=self._give_way,
+            retried = partial(retry_faulty, setup=setup, languages=self.languages,
                               search=self.search_parts if self.retries else None)
             translations = retried(parts, translations)
             if self.retries and not setup.decoding.sampling and not setup.decoding.mbr:
@@ -131,17 +128,12 @@ class LineSearch:
             return translations
         batch_tokens = self._batch_tokens(parts, setup) * 2 // max(2, setup.beam_size)
         for indices in batches_in_order(sources.lengths, batch_tokens):
-            self._give_way()
             ids, offsets, _ = sources.gather(indices)
             in_batch = self._search_batch([parts[index] for index in indices], ids, offsets, setup)
             for index, n_best in zip(indices, in_batch, strict=True):
                 translations[index] = n_best
             progress(indices)
         return translations
-
-    def _give_way(self) -> None:
-        if self.pause is not None:
-            self.pause.check()
 
     def _batch_tokens(self, parts: Sequence[Part], setup: SearchSetup) -> int:
         """Return the number for `decoding.batch_tokens`. Only for its own search, an engine knows the memory."""
@@ -159,7 +151,7 @@ class LineSearch:
         whole_search = self.engine.whole_search if searched is self.engine else None
         source_offsets = offsets.astype(np.int32)
         max_lengths = setup.max_lengths(parts, np.diff(offsets), searched.max_positions)
-        options = replace(setup.search_options(parts, fusion=self.language_model is not None), pause=self.pause)
+        options = setup.search_options(parts, fusion=self.language_model is not None)
         try:
             hypotheses = search(searched, ids, source_offsets, max_lengths, options, whole_search)
         except NoHypothesis as error:
@@ -216,7 +208,7 @@ class LineSearch:
         return SearchSetup(decoding_with(self.decoding, decoding), self.tokenizers.target, self.languages.target,
                            self.context)
 
-    def _divide(self, sources: Sequence[Source]) -> list[DividedLine]:
+    def divide(self, sources: Sequence[Source]) -> list[DividedLine]:
         """Split each line into texts that fit the model. The context does not count, because it is shortened."""
         normalized = self.tokenizers.source.normalized
         alone = [replace(source, text=normalized(source.text), context=source.context and ()) for source in sources]

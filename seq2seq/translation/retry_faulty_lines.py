@@ -93,8 +93,7 @@ def _search_each(attempts: Sequence[Sequence[Input]], search: Callable[[Sequence
 
 
 def retry_faulty(parts: Sequence[Part], translations: Sequence[list[PartTranslation]], setup: SearchSetup,
-                 languages: Languages, search: Search | None, give_way: Callable[[], None] = lambda: None,
-                 ) -> list[list[PartTranslation]]:
+                 languages: Languages, search: Search | None) -> list[list[PartTranslation]]:
     """Check the translations of each part for faults. If the best translation of a part has faults, retry.
 
     Samples and MBR translations are checked but not retried, because a retry would return neither the requested sample
@@ -103,18 +102,17 @@ def retry_faulty(parts: Sequence[Part], translations: Sequence[list[PartTranslat
     Args:
         translations: translations of each part, best first. setup: setup of the search that produced the translations.
         search: search of the retry; None: translations are only checked.
-        give_way: function that is called before each check.
     Returns:
         The translations of each part, with their faults. If a translation of the retry has fewer faults and is probable
         enough, it comes first.
     """
-    checked = _with_faults(languages, parts, translations, give_way)
+    checked = _with_faults(languages, parts, translations)
     if search is None or setup.decoding.sampling or setup.decoding.mbr:
         return checked
 
     def choose(parts: Sequence[Part], before: Sequence[list[PartTranslation]], found: Sequence[list[PartTranslation]],
                ) -> list[list[PartTranslation]]:
-        return list(map(_with_better_first, before, _with_faults(languages, parts, found, give_way)))
+        return list(map(_with_better_first, before, _with_faults(languages, parts, found)))
 
     by_changes = defaultdict(list)                                              # parts to retry, by changed options
     for index, (best, *_) in enumerate(checked):
@@ -173,15 +171,12 @@ def retry_sentences(lines: Sequence[DividedLine], parts: Sequence[Part], transla
     return new_lines, [each for index, n_best in enumerate(translations) for each in chosen.get(index, [n_best])]
 
 
-def _with_faults(languages: Languages, parts: Sequence[Part], translations: Sequence[list[PartTranslation]],
-                 give_way: Callable[[], None]) -> list[list[PartTranslation]]:
+def _with_faults(languages: Languages, parts: Sequence[Part], translations: Sequence[list[PartTranslation]]
+                 ) -> list[list[PartTranslation]]:
     """Return the translations of each part with their faults."""
     source, target = languages.source or "", languages.target
-    checked = []
-    for part, n_best in zip(parts, translations, strict=True):
-        give_way()
-        checked.append([replace(one, faults=faults(part.source.text, one.text, source, target)) for one in n_best])
-    return checked
+    return [[replace(one, faults=faults(part.source.text, one.text, source, target)) for one in n_best]
+            for part, n_best in zip(parts, translations, strict=True)]
 
 
 def _changed_keys(decoding: DecodingSection, fault_names: Sequence[str]) -> tuple[tuple[str, Any], ...]:

@@ -21,7 +21,6 @@ from kernel_reference import Array
 
 from seq2seq.inference.kernel_library import (
     ACTIVATIONS,
-    GIVE_WAY,
     KEY_PADDING,
     LOG_ZERO,
     PANEL,
@@ -50,9 +49,6 @@ class Fault(Exception):
 
 class Checker:
     """Provides random inputs, and output buffers with guard bytes, and compares results with NumPy."""
-
-    gives_way = True
-    """False if the library cannot call functions of Python."""
 
     def __init__(self, library: Path, seed: int, exact: bool = False) -> None:
         """exact: True = omit guard bytes."""
@@ -442,8 +438,7 @@ class Checker:
                      shape: str) -> None:
         """Compare the kernel `search` with a simple beam search that calls the kernels `step` and `topk`.
 
-        In the simple search, the logits of words that are not in a sentence's shortlist are left out. Sometimes, the
-        same search is done again between two steps.
+        In the simple search, the logits of words that are not in a sentence's shortlist are left out.
         """
         (first, count), layers = spans, len(memory)
         sentences, beam, longest = len(first), int(self.random.integers(1, 6)), int(self.random.integers(1, 21))
@@ -453,39 +448,15 @@ class Checker:
         shortlist, allowed = self.random_shortlist(vocab_size, count)
         shape += f", shortlists of {list(map(len, allowed))}"
         max_finished = finished_per_group + beam - 1
-        def outputs() -> tuple[Array, Array, Array, Array]:
-            return (self.output("search", (sentences,), np.int64), self.output("search", (sentences, max_finished)),
-                    self.output("search", (sentences, max_finished), np.int32),
-                    self.output("search", (sentences, max_finished, longest), np.int32))
-
-        def search(results: tuple[Array, ...], wanted: int | None, give_way: Any) -> None:
-            self.functions.search(decoder, address(memory), memory[0].size, address(first), address(count),
-                                  address(limits), sentences, beam, finished_per_group, address(forbidden),
-                                  len(forbidden), max_finished, longest, *map(address, results), *shortlist, wanted,
-                                  give_way, THREADS)
-
-        wanted, inner, pauses = self.input([int(self.random.integers(0, 2))], np.int32), outputs(), [0]
-
-        @GIVE_WAY
-        def give_way() -> bool:
-            pauses[0] += 1
-            wanted[0] = pauses[0] % 3 > 0
-            search(inner, None, GIVE_WAY())
-            return True
-
-        results, was_wanted = outputs(), self.gives_way and bool(wanted[0])
-        search(results, *((address(wanted), give_way) if self.gives_way else (None, GIVE_WAY())))
+        finished = self.output("search", (sentences,), np.int64)
+        totals = self.output("search", (sentences, max_finished))
+        lengths = self.output("search", (sentences, max_finished), np.int32)
+        tokens = self.output("search", (sentences, max_finished, longest), np.int32)
+        self.functions.search(decoder, address(memory), memory[0].size, address(first), address(count),
+                              address(limits), sentences, beam, finished_per_group, address(forbidden), len(forbidden),
+                              max_finished, longest, address(finished), address(totals), address(lengths),
+                              address(tokens), *shortlist, THREADS)
         self.check_guards(shape)
-        finished, totals, lengths, tokens = results
-        if bool(pauses[0]) != was_wanted:
-            raise Fault(f"search gives way {pauses[0]} times ({shape})")
-
-        def hypotheses_of(results: tuple[Array, ...], sentence: int) -> list[tuple[float, list[int]]]:
-            count, totals, lengths, tokens = (each[sentence] for each in results)
-            return [(totals[index], tokens[index, : lengths[index]].tolist()) for index in range(count)]
-
-        if was_wanted and any(hypotheses_of(inner, each) != hypotheses_of(results, each) for each in range(sentences)):
-            raise Fault(f"search between the steps of another search is wrong ({shape})")
         for sentence in range(sentences):
             expected = []
             hypotheses: list[tuple[float, list[int], list[int]]] = [(0.0, [], [])]  # log p, tokens, cache rows

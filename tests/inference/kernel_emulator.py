@@ -111,8 +111,6 @@ class _Function:
 class EmulatedChecker(Checker):
     """Checks the functions of a library in an emulator."""
 
-    gives_way = False
-
     def __init__(self, emulator: Emulator, library: Path, seed: int) -> None:
         self.emulator = emulator
         super().__init__(library, seed)

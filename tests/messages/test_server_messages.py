@@ -17,7 +17,7 @@ from seq2seq.serve.api import Settings
 from seq2seq.serve.app import create_app
 from seq2seq.serve.directions import Directions
 from seq2seq.serve.limits import Limits, read_keys
-from seq2seq.serve.models import MachineOptions, Models, named_files
+from seq2seq.serve.models import Divided, MachineOptions, Models, named_files
 from seq2seq.serve.scheduler import Scheduler, estimate_tokens
 from seq2seq.serve.server import listen, proxy_networks
 from seq2seq.serve.service import Service
@@ -31,7 +31,7 @@ class NoModels:
     directions = Directions((("de", "en"), ("zh-Hans", "en")))
     glossaries = {}
 
-    def translate(self, group, sentences, pause):
+    def translate(self, group, sentences):
         raise RuntimeError("secret")
 
     def context(self, path):
@@ -40,8 +40,8 @@ class NoModels:
     def tags(self, source, target):
         return ("<law>", "<news>")
 
-    def count_tokens(self, group, sentences):
-        return list(map(estimate_tokens, sentences))
+    def divide(self, group, sentences):
+        return [Divided(one, [one], [estimate_tokens(one)]) for one in sentences]
 
 
 async def answer_of(app, path, body, content_type):

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from seq2seq.data.glossary import Glossary
 from seq2seq.serve.app import create_app
 from seq2seq.serve.directions import Directions
+from seq2seq.serve.models import Divided
 from seq2seq.serve.scheduler import estimate_tokens
 from seq2seq.serve.server import create_server, listen
 from seq2seq.serve.service import Service
@@ -39,10 +40,10 @@ class EchoModels:
     def tags(self, source, target):
         return ("<law>",) if source == "de" else ()
 
-    def count_tokens(self, group, sentences):
-        return list(map(estimate_tokens, sentences))
+    def divide(self, group, sentences):
+        return [Divided(one, [one], [estimate_tokens(one)]) for one in sentences]
 
-    def translate(self, group, sentences, pause):
+    def translate(self, group, sentences):
         if group.options is None:
             self.batches.append((group, sentences))
             return [None] * len(sentences)

@@ -1,5 +1,4 @@
-"""The scheduler: batches without waiting, short requests first without starving long ones, bounds, cancellation, and
-batches between the steps of far larger ones."""
+"""The scheduler: batches without waiting, short requests first without starving long ones, bounds, and cancellation."""
 
 import threading
 import time
@@ -12,23 +11,19 @@ from seq2seq.serve.scheduler import AGEING_TOKENS_PER_SECOND, Again, Scheduler, 
 
 
 class Model:
-    """Translator of batches that waits at a gate and records what it gets. A step lasts a millisecond.
-
-    Sentences with `slow` are translated in the group `again`. steps: number of steps of each batch that translates a
-    sentence with `steps`.
-    """
+    """Translator of batches that waits at a gate and records what it gets. Sentences with `slow` are translated in the
+    group `again`. seconds: what a batch takes on the clock `now`. during: function that is called in each batch."""
 
     def __init__(self):
-        self.gate, self.batches, self.steps = threading.Event(), [], 0
+        self.gate, self.batches, self.now, self.seconds = threading.Event(), [], [0.0], 0.0
+        self.during = lambda: None
 
-    def __call__(self, group, sentences, pause):
+    def __call__(self, group, sentences):
         self.batches.append((group, sentences))
         later = [group != "again" and "slow" in sentence for sentence in sentences]
-        many = any("steps" in sentence and not each for sentence, each in zip(sentences, later, strict=True))
-        for _ in range(self.steps if many else 0):
-            time.sleep(0.001)
-            pause.check()
         assert self.gate.wait(20)
+        self.during()
+        self.now[0] += self.seconds
         if any("bad" in sentence for sentence in sentences):
             raise ValueError("bad sentence")
         return [Again("again") if each else sentence.upper() for sentence, each in zip(sentences, later, strict=True)]
@@ -40,8 +35,8 @@ def start():
     started = []
 
     def make(**options):
-        model, now = Model(), [0.0]
-        scheduler = Scheduler(model, clock=lambda: now[0], **options)
+        model = Model()
+        scheduler = Scheduler(model, clock=lambda: model.now[0], **options)
         started.append((scheduler, model))
         first = scheduler.submit("first", ["busy"])
         wait_until(lambda: model.batches)
@@ -51,7 +46,7 @@ def start():
             model.gate.set()
             return [future.result(20) for future in (first, *futures)][1:]
 
-        return scheduler, model, now, release
+        return scheduler, model, model.now, release
 
     yield make
     for scheduler, model in started:
@@ -64,7 +59,7 @@ def sentences(model):
 
 
 def test_a_lone_sentence_does_not_wait():
-    scheduler = Scheduler(lambda group, batch, pause: [sentence.upper() for sentence in batch])
+    scheduler = Scheduler(lambda group, batch: [sentence.upper() for sentence in batch])
     began = time.monotonic()
     assert scheduler.submit("a", ["one"]).result(20) == ["ONE"]
     assert time.monotonic() - began < 0.5
@@ -113,6 +108,12 @@ def test_the_rest_of_a_long_request_fills_the_batches_of_short_ones(start):
     scheduler, model, _, release = start(batch_tokens=3 * estimate_tokens("1111"))
     release(scheduler.submit("a", ["long"] * 4), scheduler.submit("a", ["1111"]))
     assert sentences(model) == [["1111", "long", "long"], ["long", "long"]]
+
+
+def test_short_sentences_share_no_batch_with_far_longer_ones_of_others(start):
+    scheduler, model, _, release = start()
+    release(*(scheduler.submit("a", [text]) for text in ("x" * 2000, "one", "two and three")))
+    assert sentences(model) == [["one", "two and three"], ["x" * 2000]]
 
 
 def test_too_many_sentences_are_refused_but_not_those_of_an_admitted_request(start):
@@ -175,124 +176,61 @@ def test_a_request_without_sentences_is_done_at_once(start):
     assert scheduler.submit("a", []).result(0) == []
 
 
-def test_closing_refuses_what_waits_and_ends_the_running_batch():
-    model = Model()
-    model.steps = 10**6
-    scheduler = Scheduler(model, batch_tokens=1)
-    running = scheduler.submit("a", ["steps"])
-    wait_until(lambda: model.batches)
+def test_closing_refuses_what_waits_after_the_running_batch(start):
+    scheduler, model, _, _ = start(batch_tokens=1)
     waiting = [scheduler.submit("a", [str(n)]) for n in range(5)]
-    scheduler.close()
-    assert not scheduler.alive and len(model.batches) == 1
-    for future in (running, *waiting):
-        assert future.exception(0).status == 503
+    closing = threading.Thread(target=scheduler.close)
+    closing.start()
+    assert [future.exception(20).status for future in waiting] == [503] * 5
     with pytest.raises(ApiError) as refused:
         scheduler.submit("a", ["late"])
-    assert refused.value.status == 503
-
-
-@pytest.fixture
-def slow():
-    """Scheduler, and its model, which is busy with a large request, `slow.large`, for a long time."""
-    model = Model()
+    assert refused.value.status == 503 and scheduler.alive
     model.gate.set()
-    model.steps = 10**6
-    scheduler = Scheduler(model, max_seconds=1000)
-    scheduler.large = scheduler.submit("large", ["steps" * 100])
-    wait_until(lambda: model.batches)
-    yield scheduler, model
-    scheduler.close()
-    assert not scheduler.alive
+    closing.join(20)
+    assert not scheduler.alive and not model.batches
 
 
-def test_smaller_requests_do_not_wait_for_a_far_larger_one(slow):
-    scheduler, model = slow
-    for text in ("one", "two", "three"):
-        assert scheduler.submit("small", [text]).result(20) == [text.upper()]
-    assert not scheduler.large.done()
-    model.steps = 0
-    assert scheduler.submit("small", ["steps" * 10]).result(20)
+def test_closing_refuses_what_would_be_translated_again(start):
+    scheduler, model, _, _ = start()
+    closing = threading.Thread(target=scheduler.close)
 
+    def close():
+        if model.batches:
+            closing.start()
+            wait_until(lambda: scheduler._closing)
 
-def test_requests_of_similar_size_do_not_interrupt_each_other(slow):
-    scheduler, model = slow
-    other = scheduler.submit("large", ["steps" * 90])
-    small = scheduler.submit("small", ["one"])
-    assert small.result(20) == ["ONE"] and not other.done()
-    assert scheduler.large.cancel()
-    wait_until(lambda: ("large", ["steps" * 90]) in model.batches)
-
-
-def test_a_far_larger_request_shares_no_batch_with_a_small_one(start):
-    scheduler, model, _, release = start()
-    release(scheduler.submit("a", ["x" * 2000]), scheduler.submit("a", ["one"]), scheduler.submit("a", ["two"]))
-    assert sentences(model) == [["one", "two"], ["x" * 2000]]
-
-
-def test_a_batch_ends_when_its_clients_have_gone(slow):
-    scheduler, model = slow
-    assert scheduler.large.cancel()
-    wait_until(lambda: not scheduler._running)
-    assert scheduler.submit("a", ["x" * 900]).result(20) == ["X" * 900]
-
-
-def test_a_batch_continues_while_one_of_its_clients_waits():
-    model = Model()
+    model.during = close
+    slow = scheduler.submit("a", ["1", "slow 2"])
     model.gate.set()
-    model.steps = 300
-    scheduler = Scheduler(model)
-    with scheduler._condition:                                                  # both get into one batch
-        gone, stays = scheduler.submit("a", ["steps"]), scheduler.submit("a", ["steps 2"])
-    wait_until(lambda: model.batches)
-    assert gone.cancel()
-    assert stays.result(20) == ["STEPS 2"]
-    scheduler.close()
+    assert slow.exception(20).status == 503 and model.batches == [("a", ["1", "slow 2"])]
+    closing.join(20)
 
 
-def test_interrupted_batches_get_time_of_their_own():
-    model = Model()
-    model.gate.set()
-    model.steps = 200
-    scheduler = Scheduler(model)
-    large = scheduler.submit("large", ["steps" * 100])
-    small = 0
-    while not large.done():
-        assert scheduler.submit("small", ["one"]).result(20) == ["ONE"]
-        small += 1
-    assert large.result(0) == ["STEPS" * 100] and small > 10
-    scheduler.close()
+def test_a_large_request_becomes_several_batches_and_a_small_one_waits_for_one_of_them(start):
+    scheduler, model, _, release = start(batch_tokens=20 * estimate_tokens("s00"))
+    texts, small = [f"s{n:02}" for n in range(100)], []
+
+    def arrive():
+        if len(model.batches) == 2:
+            small.append(scheduler.submit("a", ["one"]))
+
+    model.during = arrive
+    assert release(scheduler.submit("a", texts)) == [[text.upper() for text in texts]]
+    assert small[0].result(0) == ["ONE"]
+    assert sentences(model) == [texts[:20], texts[20:40], ["one", *texts[40:59]], texts[59:79], texts[79:99],
+                                texts[99:]]
 
 
-def test_a_request_that_uses_too_much_model_time_is_refused():
-    model, charged = Model(), []
-    model.gate.set()
-    model.steps = 10**6
-    scheduler = Scheduler(model, max_seconds=0.05, charge=lambda client, seconds: charged.append((client, seconds)))
-    future = scheduler.submit("a", ["steps"], client="key a")
-    while not future.done():
-        scheduler.wake()
-        time.sleep(0.01)
-    assert future.exception(0).status == 413 and "more than 0.05 seconds" in future.exception(0).message
-    wait_until(lambda: charged)
-    assert [client for client, _ in charged] == ["key a"] and 0.05 < charged[0][1] < 20
-    assert scheduler.submit("a", ["next"]).result(20) == ["NEXT"]
-    scheduler.close()
-
-
-def test_model_time_of_interruptions_is_not_charged_to_the_interrupted_request(slow):
-    scheduler, model = slow
+def test_a_request_that_uses_too_much_model_time_is_refused(start):
     charged = []
-    scheduler._charge = lambda client, seconds: charged.append((client, seconds))
-    model.steps = 10**6
-    inner = scheduler.submit("b", ["steps"], client="inner")
-    wait_until(lambda: len(scheduler._running) == 2)
-    began = time.monotonic()
-    wait_until(lambda: time.monotonic() > began + 0.2)
-    assert inner.cancel()
-    wait_until(lambda: charged)
-    assert charged[0][0] == "inner" and charged[0][1] > 0.2
-    outer, = scheduler._running
-    assert sum(outer.seconds(time.monotonic()).values()) < time.monotonic() - outer.began + 0.01
+    scheduler, model, _, release = start(batch_tokens=1, max_seconds=25,
+                                         charge=lambda client, seconds: charged.append((client, seconds)))
+    future = scheduler.submit("a", ["1", "2", "3", "4"], client="key a")
+    model.seconds = 10
+    release()
+    assert future.exception(20).status == 413 and "more than 25 seconds" in future.exception(0).message
+    assert scheduler.submit("a", ["next"]).result(20) == ["NEXT"]
+    assert charged[1:4] == [("key a", 10)] * 3 and ["4"] not in sentences(model)
 
 
 def test_sentences_that_take_long_are_translated_again_and_hold_no_others(start):
@@ -301,17 +239,6 @@ def test_sentences_that_take_long_are_translated_again_and_hold_no_others(start)
     plain = scheduler.submit("a", ["5"])
     assert release(mixed, plain) == [["1", "SLOW 2", "3", "SLOW 4"], ["5"]]
     assert model.batches == [("a", ["5", "1", "slow 2", "3", "slow 4"]), ("again", ["slow 2", "slow 4"])]
-
-
-def test_plain_sentences_come_between_the_steps_of_those_that_are_translated_again():
-    model = Model()
-    model.gate.set()
-    model.steps = 10**6
-    scheduler = Scheduler(model)
-    again = scheduler.submit("a", ["slow 1 steps"])
-    wait_until(lambda: ("again", ["slow 1 steps"]) in model.batches)
-    assert scheduler.submit("a", ["two"]).result(20) == ["TWO"] and not again.done()
-    scheduler.close()
 
 
 def test_a_client_that_goes_leaves_no_sentences_to_translate_again(start):
@@ -340,7 +267,7 @@ def test_a_sentence_that_no_text_has_is_refused():
 
 
 def test_results_are_right_when_many_threads_submit_and_cancel():
-    scheduler = Scheduler(lambda group, batch, pause: [sentence.upper() for sentence in batch], batch_tokens=20,
+    scheduler = Scheduler(lambda group, batch: [sentence.upper() for sentence in batch], batch_tokens=20,
                           max_waiting=10_000)
     failures = []
 

@@ -1,5 +1,6 @@
 """Loading of the models of a server, and replacing them while requests come."""
 
+import asyncio
 import logging
 import math
 import os
@@ -21,6 +22,7 @@ from seq2seq.serve.server import application
 from seq2seq.serve.service import Service
 from seq2seq.storage.checkpoints import MODEL, load_bundle, save_bundle, weights_checksum
 from seq2seq.storage.directories import METADATA
+from seq2seq.tokenizers.source import Source
 from seq2seq.translation.translation import Translation
 
 SIZES = "d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 7, max_positions: 31"
@@ -225,12 +227,71 @@ def test_metrics_and_log_tell_which_model_is_served_and_whether_it_could_be_load
                             ("INFO", f"{path} was loaded again")]
 
 
-def test_tokens_are_counted_as_the_model_reads_them(save):
-    models, lines = Models.load([save()], MACHINE), ["ein Hund", "<!D" * 20]
+def test_tokens_are_counted_as_the_model_reads_them_in_proportion_to_the_beam(save):
+    models, lines = Models.load([save()], MACHINE), list(map(Source, ["ein Hund", "<!D" * 5]))
     translator, = models._loaded[0].translators.values()
-    assert models.count_tokens(TO_ENGLISH, lines) == [len(ids) + 1 for ids in translator.encode(lines)]
-    assert models.count_tokens(TO_ENGLISH, lines)[1] > 2 * estimate_tokens(lines[1])
-    assert models.count_tokens(Group("xx", "yy"), lines) == list(map(estimate_tokens, lines))
+    lengths = [len(ids) + 1 for ids in translator.encode(lines)]
+    assert lengths[1] > 2 * estimate_tokens(lines[1])
+    for n_best, factor in ((1, 0.4), (10, 2)):
+        divided = models.divide(Group("de", "en", RequestOptions(n_best)), lines)
+        assert [(one.items, one.tokens) for one in divided] == [
+            ([line], [math.ceil(factor * length)]) for line, length in zip(lines, lengths, strict=True)]
+    assert [one.tokens for one in models.divide(Group("xx", "yy"), lines)] == [[estimate_tokens(one)] for one in lines]
+
+
+def translated(models, batch_tokens, texts, **options):
+    """Return the answer of a service to a request, and the number of its batches."""
+    batches, translate = [], models.translate
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(models, "translate", lambda group, items: batches.append(items) or translate(group, items))
+        service = Service(models, batch_tokens)
+        answer = asyncio.run(service.translate(texts, "de", "en", **options))
+        service.scheduler.close()
+    return answer, len(batches)
+
+
+SENTENCE = "ein Hund läuft und eine Katze schläft auf der Straße neben dem Haus mit zwei Kindern"
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("options", [{}, {"alternatives": 2, "confidence": True}, {"glossary": "animals"}])
+def test_a_request_in_many_batches_has_the_translations_of_one_in_a_single_batch(save, tmp_path, precision, options):
+    """Random weights make faulty translations, which are translated again, as are those that lack terms."""
+    (tmp_path / "terms.tsv").write_text("Hund\tdog\nKatze\tcat\n")
+    path = save(recipe=recipe_text(283, SIZES, "beam_size: 2, max_length: 20, safety_net: true"))
+    models = Models.load([path], MachineOptions(precision=precision), {"animals": tmp_path / "terms.tsv"})
+    words = SENTENCE.split()
+    texts = [" ".join(words[begin:begin + 1 + begin % 5]) for begin in range(len(words))]
+    whole, few = translated(models, 10**6, texts, **options)
+    split, many = translated(models, 1, texts, **options)
+    assert split == whole and few <= 2 and many > len(texts)
+    translator, = models._loaded[0].translators.values()
+    translator = translator.protecting(glossary=models.glossaries.get((options.get("glossary"), "de", "en")))
+    expected = translator.translate(texts, n_best=1 + options.get("alternatives", 0),
+                                    beam_size=2 + (options.get("alternatives", 0) > 1))
+    assert [one.versions for one in split] == [[found.text for found in n_best] for n_best in expected]
+
+
+@pytest.mark.parametrize("net", ["false", "true"])
+def test_the_parts_of_a_sentence_that_is_too_long_for_the_model_are_translated_in_different_batches(save, net):
+    models = Models.load([save(recipe=recipe_text(283, SIZES, f"beam_size: 2, max_length: 20, safety_net: {net}"))],
+                         MACHINE)
+    translator, = models._loaded[0].translators.values()
+    text = " ".join([SENTENCE] * 5)
+    expected, = translator.translate([text])
+    (found,), batches = translated(models, 1, [text])
+    assert found.versions == [expected[0].text] and batches >= expected[0].parts > 5
+    assert found.report == ({"faults": dict.fromkeys(expected[0].faults, 1)} if expected[0].faults else {})
+    (found,), _ = translated(models, 1, [text], confidence=True)
+    assert [word["text"] for word in found.words] == found.versions[0].split()
+
+
+def test_a_placeholder_that_is_longer_than_the_model_allows_is_kept(save):
+    models = Models.load([save(recipe=recipe_text(283, SIZES, "beam_size: 2, max_length: 20, safety_net: true"))],
+                         MACHINE)
+    text = f"ein Hund läuft https://example.org/{'a-b/' * 30} und eine Katze schläft"
+    (found,), _ = translated(models, 1, [text])
+    assert found.versions == [text] and found.report == {"faults": {"copied": 1}}
 
 
 @pytest.mark.parametrize("value, reason", [

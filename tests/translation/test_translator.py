@@ -21,7 +21,7 @@ from seq2seq.inference.eager import EagerEngine
 from seq2seq.inference.load_model import read_stored_model, stored_weights
 from seq2seq.recipe import DecodingOptions, DecodingSection, Recipe
 from seq2seq.search.beam import search
-from seq2seq.search.options import Pause, wu_length_penalty
+from seq2seq.search.options import wu_length_penalty
 from seq2seq.storage.checkpoints import MODEL, RECIPE, load_bundle, save_bundle
 from seq2seq.storage.tensor_files import read_tensors
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, Tokenizer, Tokenizers
@@ -541,39 +541,6 @@ def test_int8_translates_nearly_alike(bundle, translator):
 
 
 SOURCES = ["ein Hund läuft", "zwei Katzen schlafen im Haus . " * 4, "der Mann geht", "eine Frau"] * 3
-
-
-@pytest.mark.parametrize("options", [{"safety_net": False}, {"safety_net": True}, {"no_repeat_ngram": 2}])
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_translations_between_the_steps_of_others_change_nothing(bundle, precision, options):
-    translator = Translator.load(bundle, device="cpu", precision=precision)
-    inner = []
-
-    def give_way():
-        inner.append(translator.translate(SOURCES[len(inner) % 3:], **options))
-        pause.wanted[0] = len(inner) < 5
-
-    pause = Pause(np.ones(1, np.int32), give_way)
-    outer = dataclasses.replace(translator, pause=pause).translate(SOURCES, **options)
-    expected = translator.translate(SOURCES, **options)
-    assert outer == expected and len(inner) == 5
-    assert inner == [expected[number % 3:] for number in range(5)]
-
-
-@pytest.mark.parametrize("options", [{}, {"no_repeat_ngram": 2}])
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_an_error_between_two_steps_ends_the_translation(bundle, precision, options):
-    translator, calls = Translator.load(bundle, device="cpu", precision=precision), []
-
-    def give_way():
-        calls.append(1)
-        if len(calls) == 3:                                                     # within the search, not before it
-            raise KeyboardInterrupt
-
-    paused = dataclasses.replace(translator, pause=Pause(np.ones(1, np.int32), give_way))
-    with pytest.raises(KeyboardInterrupt):
-        paused.translate(SOURCES, **options)
-    assert len(calls) == 3
 
 
 def test_a_translation_without_retries_is_checked_only(translator):
