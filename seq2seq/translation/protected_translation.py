@@ -1,12 +1,11 @@
 """Search that keeps inline tags, placeholders and terms.
 
 Pairs of tags are taken out of a sentence and placed in its translation by alignment (`placement`). A sentence is first
-translated as it is, with inline terms (`annotate`) if the model was trained with them. If the
-translation lost or invented a placeholder, the sentence is translated again with a number in place of each placeholder,
-because models copy numbers. If placeholders are still wrong, the sentence is translated without placeholders, and they
-are inserted into the translation by word alignment. If the translation lacks terms, these become required phrases of
-another search (`Source.required`). If this search puts them out of place, they replace the words that they are aligned
-to (`term_placement`). At the end, each translation is compared with its source: what is still wrong is reported.
+translated as it is, with inline terms (`annotate`) if the model was trained with them. If the translation lost or
+invented a placeholder, the sentence is translated without placeholders, and they are inserted into the translation by
+word alignment. If the translation lacks terms, these become required phrases of another search (`Source.required`). If
+this search puts them out of place, they replace the words that they are aligned to (`term_placement`). At the end, each
+translation is compared with its source: what is still wrong is reported.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from seq2seq.data.glossary import FoundTerm, Glossary, Term, find_words
 from seq2seq.data.inline_tags import Tag, TagKind, pair_tags, with_tags
 from seq2seq.data.line_splitting import Span, split_margins
 from seq2seq.data.placeholders import Placeholders, paired_tags, tag_kind
-from seq2seq.data.spans import replace_spans
 from seq2seq.data.tags_in_text import TaggedText, without_tags
 from seq2seq.recipe import DecodingOptions, DecodingSection, Languages
 from seq2seq.tokenizers.canonical_text import is_translatable
@@ -38,11 +36,7 @@ from seq2seq.translation.word_confidence import Word
 
 Search = Callable[..., list[list[Translation]]]
 """Function with the arguments and results of `ProtectedSearch.translate`."""
-STAND_INS = (37, 43, 58, 64, 73, 89, 92, 46, 57, 68, 79, 83, 94, 39, 52, 61)
-"""Numbers that replace placeholders. Numbers that the sentence contains are not used. Models know two-digit numbers
-best, and rarely write numbers of this size in words."""
 _QUOTES = ('""', "''", "``", "`'", "“”", "‘’", "„“", "‚‘", "«»", "»«", "()", "[]", "<>")
-_NUMBER = re.compile(r"\d+")
 _MARKERS = re.compile("|".join(TERM_MARKERS))
 
 
@@ -157,14 +151,6 @@ class ProtectedSearch:
         def again(requests: Sequence[Source]) -> list[list[Translation]]:
             return self.search(requests, **decoding)
 
-        # The safety net is off, because it would force a lost number into the translation, at any position.
-        without_net: DecodingOptions = {**decoding, "safety_net": False}
-
-        def search_numbers(requests: Sequence[Source]) -> list[list[Translation]]:
-            return self.search(requests, **without_net)
-
-        results = retry(lines, results, faulty(self._differs), [self._numbered_request], search_numbers,
-                        self._with_numbers)
         # Without placeholders, a translation would not contain the forced ones either.
         results = retry(lines, results, faulty(lambda line, text: not line.forced and self._differs(line, text)),
                         [self._request_without_placeholders], again, self._with_placeholders)
@@ -208,35 +194,6 @@ class ProtectedSearch:
         return [one for one in n_best if self._same(line, one.text)] or n_best[:1]
 
     # Placeholders
-
-    def _numbered_request(self, line: _Line, best: Translation) -> Source:
-        text, numbers = self._numbered(line.request.text)
-        return replace(line.request, text=text if numbers else "")
-
-    def _with_numbers(self, lines: Sequence[_Line], results: Sequence[list[Translation]],
-                      found: Sequence[list[Translation]]) -> list[list[Translation]]:
-        """Put the placeholders back in place of their numbers. If numbers are lost, keep the earlier result."""
-        retried = []
-        for line, before, after in zip(lines, results, found, strict=True):
-            _, numbers = self._numbered(line.request.text)
-            restored = _restored(after[0].text, numbers) if numbers and after else None
-            retried.append(before if restored is None or self._differs(line, restored) else
-                           [replace(after[0], text=restored, words=_restored_words(after[0].words, numbers))])
-        return retried
-
-    def _numbered(self, text: str) -> tuple[str, dict[str, str]]:
-        """Return a text with numbers in place of its placeholders, and the placeholder of each number. If there are too
-        few numbers, the text is returned unchanged, with an empty dictionary."""
-        spans = self.placeholders.spans(text)
-        present = set(_NUMBER.findall(text))
-        free = [str(number) for number in STAND_INS if str(number) not in present][:len(spans)]
-        if not spans or len(free) < len(spans):
-            return text, {}
-        # A number beside a digit would be read as another number.
-        edits = [(begin, end, " " * text[begin - 1:begin].isdigit() + number + " " * text[end:end + 1].isdigit())
-                 for number, (begin, end) in zip(free, spans, strict=True)]
-        return replace_spans(text, edits), {
-            number: text[begin:end] for number, (begin, end) in zip(free, spans, strict=True)}
 
     def _without_placeholders(self, text: str) -> tuple[str, list[Tag]]:
         """Return a text without its placeholders, and a tag for each. The tag includes quotes or brackets around it."""
@@ -292,9 +249,11 @@ class ProtectedSearch:
                 lines, margins, stripped, texts, results, found, weights, strict=True):
             placed = place_tags(text, tags, translation, one)
             restored = begin + _inserted(translation, placed, core, [tag.raw for tag in tags]) + end
-            if after and self._same(line, restored):
+            if after and self._obeys(line, restored, before[0].text):
                 words = _words_with(after[0].words, translation, [Tag(0, begin), *placed, Tag(len(translation), end)])
                 retried.append([replace(after[0], text=restored, words=words, faults=())])
+            elif line.request.prefix or line.required:                          # which the source need not have
+                retried.append(before)
             else:                                                               # last resort: the source
                 retried.append([replace((after or before)[0], text=line.request.text, words=(), faults=("copied",))])
         return retried
@@ -324,7 +283,7 @@ class ProtectedSearch:
             placement = TermPlacement(line.request.text, [each for each in line.terms if each.term in missing],
                                       before[0].text, one, self.languages.target)
             placed = len({edit.term for edit in placement.edits.values()})
-            placed *= self._can_be(line, placement, before[0])
+            placed *= self._obeys(line, placement.text, before[0].text)
             if after:
                 probable = _mean_log_probability(after[0]) >= _mean_log_probability(before[0]) - MAX_LOSS
                 misplaced = placement.misplaced(after[0].text, new)
@@ -345,12 +304,13 @@ class ProtectedSearch:
     def _missing(self, line: _Line, translation: str) -> list[Term]:
         return self.glossary.missing(line.terms, translation) if self.glossary else []
 
-    def _can_be(self, line: _Line, placement: TermPlacement, before: Translation) -> bool:
-        """Return True if a translation with terms in place still obeys the constraints of the line."""
-        text, prefix = placement.text, line.request.prefix.strip()
-        return self._same(line, text) and (text.startswith(prefix) or not before.text.startswith(prefix)) and not any(
+    def _obeys(self, line: _Line, text: str, before: str) -> bool:
+        """Return True if a translation has the placeholders of its source, and obeys those constraints of the line that
+        another translation, `before`, obeys."""
+        prefix = line.request.prefix.strip()
+        return self._same(line, text) and (text.startswith(prefix) or not before.startswith(prefix)) and not any(
             self._found(phrase, text) for phrase in line.forbidden) and all(
-            phrase in text or phrase not in before.text for phrase in line.required)
+            phrase in text or phrase not in before for phrase in line.required)
 
     def _weights(self, lines: Sequence[_Line], found: Sequence[list[Translation]]) -> list[np.ndarray | None]:
         """Return the attention of the best translation of each line (see `TermPlacement`); None if there is no
@@ -393,8 +353,8 @@ class ProtectedSearch:
                     terms += [FoundTerm(*place, Term(source[slice(*place)], (phrase,))) for place in places[:1]
                               if phrase.strip() not in free[0].text]
                 placement = TermPlacement(source, terms, free[0].text, other, languages.target)
-                if all(phrase.strip() in placement.text for phrase in line.required) and self._can_be(
-                        line, placement, free[0]):
+                if all(phrase.strip() in placement.text for phrase in line.required) and self._obeys(
+                        line, placement.text, free[0].text):
                     best = replace(_placed(free[0], placement), retried=forced.retried)
             chosen.append([best, *rest])
         return chosen
@@ -438,20 +398,6 @@ def _with_quotes(text: str, spans: Sequence[Span]) -> list[Span]:
 def _without_markers(text: str) -> str:
     """Return a translation without markers of terms, which a model may copy by mistake."""
     return " ".join(_MARKERS.sub(" ", text).split()) if _MARKERS.search(text) else text
-
-
-def _restored(text: str, numbers: dict[str, str]) -> str | None:
-    """Return a translation with placeholders in place of their numbers; None unless each number occurs exactly once."""
-    spans = [match.span() for match in _NUMBER.finditer(text)]
-    places = {number: [span for span in spans if text[slice(*span)] == number] for number in numbers}
-    if any(len(found) != 1 for found in places.values()):
-        return None
-    return replace_spans(text, [(*found[0], numbers[number]) for number, found in places.items()])
-
-
-def _restored_words(words: Sequence[Word], numbers: dict[str, str]) -> tuple[Word, ...]:
-    return tuple(replace(word, text=_NUMBER.sub(lambda match: numbers.get(match[0], match[0]), word.text))
-                 for word in words)
 
 
 def _words_with(words: Sequence[Word], text: str, tags: Sequence[Tag]) -> tuple[Word, ...]:

@@ -51,24 +51,14 @@ def translated(function, line, **settings):
     return best
 
 
-def lower_and_ascii(text):
-    """Damage everything that is not a word or a number."""
-    return re.sub(r"[^\w ]", "", text).lower()
-
-
 def test_a_translation_that_keeps_the_placeholders_is_taken_as_it_is():
     best = translated(lambda text: text.replace("Hello", "Hallo"), "Hello {Name}!")
     assert (best.text, best.retried) == ("Hallo {Name}!", False)
 
 
-def test_numbers_stand_for_placeholders_that_the_model_damages():
-    best = translated(lower_and_ascii, "Delete %s files of {user.name}?")
-    assert (best.text, best.retried) == ("delete %s files of {user.name}", True)
-
-
-def test_placeholders_are_inserted_where_the_model_loses_numbers_too():
+def test_placeholders_that_the_model_damages_are_inserted_into_a_translation_without_them():
     best = translated(lambda text: re.sub(r"[^A-Za-z ]", "", text).lower(), "Delete {count} files")
-    assert best.text == "delete {count} files"
+    assert (best.text, best.retried) == ("delete {count} files", True)
 
 
 @pytest.mark.parametrize(("source", "expected"), [
@@ -81,10 +71,6 @@ def test_quotes_stay_around_placeholders_and_colons_beside_them(source, expected
     best = translated(model, source)
     assert sorted(best.text) == sorted(expected) and Placeholders().counts(source) == Placeholders().counts(best.text)
     assert source[:1] != "%" or best.text == source
-
-
-def test_numbers_of_the_text_itself_are_not_used_as_stand_ins():
-    assert translated(lower_and_ascii, "37 of {count} and 43").text == "37 of {count} and 43"
 
 
 def test_invented_and_repeated_placeholders_are_removed():
@@ -165,7 +151,7 @@ def test_generated_strings_keep_their_placeholders(count):
         assert before <= after or "lost_placeholder" in best.faults, (source, best.text)
         different += before != after                                            # such as `items#tag` beside a tag
         unchanged += source == best.text and placeholders.spans(source) != [(0, len(source))]
-    assert unchanged < 0.3 * count and different <= 0.002 * count
+    assert unchanged < 0.3 * count and different <= max(1, 0.002 * count)
 
 
 # Terms
