@@ -32,7 +32,7 @@ from seq2seq.devices import choose_device, choose_precision
 from seq2seq.errors import CorpusError, OptionError, UserError
 from seq2seq.evaluation.scores import Score, ScoresByTest, Translate, evaluate_tests, score_pairs, to_dict
 from seq2seq.evaluation.significance import Comparison, compare, expected_interval, signed, verdict
-from seq2seq.files import sha256_of
+from seq2seq.files import regular_bytes, sha256_of
 from seq2seq.inference.engines import native_obstacle
 from seq2seq.inference.load_model import StoredModel, as_arrays, as_tensors, read_stored_model
 from seq2seq.languages import language_name
@@ -59,10 +59,11 @@ from seq2seq.training.run import train
 from seq2seq.training.validation import scored_pairs
 from seq2seq.translation.translation import Translation
 from seq2seq.translation.translator import Translator
-from seq2seq.translation.unfinished_output import INPUTS, recorded_inputs
 
 TEXT, TRAINING, RECIPE_FILE = "text", "training", "recipe.yaml"
 """Contents of the directory of an adaptation, besides the model."""
+INPUTS = "inputs.json"
+"""File in the directory `text` with the checksums of everything that the text was made from."""
 REPLAYED = 10
 """Maximum ratio of general to domain training pairs. Each epoch samples about as many general as domain pairs."""
 MAX_REPEATS = 5
@@ -148,7 +149,7 @@ def adapt(model: Path, domain: Sequence[Path], output: Path, *, general: Sequenc
                    *(f"--set={setting}" for setting in settings)]
         _write(recipe, bundle, tokenizers, given, output, seed, inputs, settings,
                partial(_command, str(model), given, options))
-    elif recorded_inputs(output / TEXT) != inputs:
+    elif regular_bytes(output / TEXT / INPUTS) != json.dumps(inputs, sort_keys=True).encode():
         raise OptionError(f"{output} is an adaptation of another model, or with other text or another seed. Name a new "
                           "directory: --output DIR")
     # The model may have moved since.
@@ -329,7 +330,7 @@ def _write(recipe: Recipe, bundle: Path, tokenizers: Tokenizers, given: Mapping[
     texts["valid"] = texts["domain.valid"] + texts["general.valid"]
     with replace_directory(output) as directory:
         (directory / TEXT).mkdir()
-        (directory / TEXT / INPUTS).write_text(json.dumps(inputs), encoding="utf-8")
+        (directory / TEXT / INPUTS).write_bytes(json.dumps(inputs, sort_keys=True).encode())
         for name, pairs in texts.items():
             for number, side in enumerate(("source", "target")):
                 lines = "".join(f"{pair[number]}\n" for pair in pairs)

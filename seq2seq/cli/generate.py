@@ -25,7 +25,7 @@ from seq2seq.cli.options import (
     examples,
 )
 from seq2seq.errors import UserError
-from seq2seq.translation.text_io import Input, Line, LineWarnings, file_or_standard, map_lines, reading, writing
+from seq2seq.translation.text_io import GivenLines, Input, LineWarnings, file_or_standard, map_lines, reading, writing
 
 EXAMPLES = examples("seq2seq generate language_model --samples 5",
                     'seq2seq generate language_model --prompt "A man" --samples 3 --top-p 0.9 --seed 7',
@@ -113,14 +113,4 @@ def _prompts(given: list[str] | None, path: Path | None) -> Iterator[Input]:
         with reading(file_or_standard(path)) as lines:
             yield lines
     else:
-        yield _GivenPrompts(given or [""])
-
-
-class _GivenPrompts(Input):
-    """Prompts from the command line."""
-
-    def __init__(self, prompts: list[str]) -> None:
-        self.prompts, self.name, self.total, self.live = prompts, "--prompt", len(prompts), False
-
-    def __iter__(self) -> Iterator[Line]:
-        return (Line(number, text, "\n") for number, text in enumerate(self.prompts, start=1))
+        yield GivenLines(given or [""], "--prompt")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import os
 import socket
@@ -63,12 +62,14 @@ from seq2seq.files import (
 from seq2seq.signals import StopRequest, stopping_by_signal
 from seq2seq.translation.text_io import (
     MAX_WARNINGS,
+    GivenLines,
     Input,
     Line,
     LineWarnings,
     UnseenCharacters,
     file_or_standard,
     reading,
+    writing,
 )
 from seq2seq.translation.unfinished_output import UnfinishedOutput, how_to_resume, resumable
 
@@ -136,11 +137,11 @@ def translate(
         metavar="N", min=1, help="Maximum length of a line in bytes; a longer line is an error.")] = MAX_LINE_BYTES,
     output: Annotated[Path | None, typer.Option(
         "--output", "-o", metavar="FILE", rich_help_panel=FORMAT, show_default="standard output",
-        help="Output file. Until the output is complete, its finished blocks of lines are in the directory "
-        "FILE.parts.")] = None,
+        help="Output file. Until an output of lines is complete, its finished blocks are in FILE.part.0 (and .1 and so "
+        "on with torchrun).")] = None,
     resume: Annotated[bool, typer.Option(
-        "--resume", help="Use the finished blocks in FILE.parts, if an interrupted call of the same command has left "
-        "this directory.", rich_help_panel=FORMAT)] = False,
+        "--resume", help="Continue after the finished blocks of lines that an interrupted call of the same command has "
+        "left, if there are any.", rich_help_panel=FORMAT)] = False,
     format: Annotated[TextOrLines, typer.Option(
         help="text: a line of text for each line of input. jsonl: a JSON object for each line of input.",
         rich_help_panel=FORMAT)] = TextOrLines.text,
@@ -204,9 +205,9 @@ def translate(
 
     Only a newline character ends a line. Empty lines stay empty. A line that is too long for the model is translated in
     parts, which are joined. With --output, the command finishes the current block of lines after SIGINT (Ctrl-C) or
-    SIGTERM and then stops. --resume continues with the finished blocks, also after a crash. If torchrun starts several
+    SIGTERM and then stops. --resume continues after the finished blocks, also after a crash. If torchrun starts several
     processes, on one machine or several, each of them translates some of the blocks. Input and output must then be
-    files that all processes can access.
+    files that all processes can access. A document is translated whole, by one process.
     """
     rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     overrides = _read_overrides(
@@ -226,13 +227,16 @@ def translate(
         device = device_of_worker(int(os.environ.get("LOCAL_RANK", 0)), device)
     may_be_document = document is None
     document = input_format(path, document)
-    if document and (format is TextOrLines.jsonl or prefix or require):
-        raise UserError("--format jsonl, --prefix and --require are for lines of text, not for documents. Remove them, "
-                        f"or translate the lines of {path} as they are with --document lines.")
+    if document and (format is TextOrLines.jsonl or prefix or require or resume or world_size > 1):
+        raise UserError("--format jsonl, --prefix, --require, --resume and torchrun are for lines of text, not for "
+                        f"documents. Do without them, or translate the lines of {path} as they are with --document "
+                        "lines.")
+    texts = [path, *(given for given in (prefix, require) if given is not None)]
     with ExitStack() as stack:
         contents = read_document(path) if document else b""
         opened = [] if document else [stack.enter_context(reading(path, max_line_bytes))]
-        unfinished = stack.enter_context(resumable(output, resume, rank, world_size, document is not None))
+        unfinished = (UnfinishedOutput(stack.enter_context(writing(output))) if document else
+                      stack.enter_context(resumable(texts, output, resume, rank, world_size)))
         if unfinished.output is not None and unfinished.output.terminal and is_binary(contents):
             raise UserError(f"{path} is a binary document, and its translation would appear in the terminal. Name a "
                             "file: --output FILE.")
@@ -247,7 +251,7 @@ def translate(
         divided = divide_document(contents, document, name, recipe.languages, recipe.data.context,
                                   kept or Placeholders()) if document else None
         terms = None if glossary is None else Glossary.read(glossary, *recipe.languages.pair)
-        lines = _as_lines(divided.sentences, name) if divided else opened[0]
+        lines = GivenLines(divided.sentences, name) if divided else opened[0]
         if path is None and may_be_document:
             lines.check = partial(require_lines, name)
         # `_stopping` is entered before `_translators` and left after it, to handle signals while the workers end.
@@ -258,11 +262,12 @@ def translate(
         decoding = _checked_decoding(translator, overrides, require is not None)
         translator = translator.protecting(kept, terms)
         reader = translator.reader.tagged(tag)
-        unfinished.begin({
-            **_output_inputs(translator, [model, *(ensemble or ()), *([fusion] if fusion else ())], decoding),
-            "format": format.value, "threads": threads, "workers": workers, "document": document,
-            "glossary": glossary and sha256_of(glossary), "placeholder": placeholder,
-            "target_language": target_language, "tag": tag})
+        if unfinished.parts:
+            unfinished.begin({
+                **_output_inputs(translator, [model, *(ensemble or ()), *([fusion] if fusion else ())], decoding),
+                "texts": [sha256_of(text) for text in texts if text], "format": format.value, "threads": threads,
+                "workers": workers, "glossary": glossary and sha256_of(glossary), "placeholder": placeholder,
+                "target_language": target_language, "tag": tag})
         if lines.live:
             console.print_message("Type a line and press Enter; Ctrl-D ends the input.")
         # Language tokens and tags in a document are text.
@@ -276,34 +281,37 @@ def translate(
         def output_of(line: Line, n_best: Sequence[Translation]) -> str:
             if format is TextOrLines.jsonl:
                 return json_line(_translation_record(line, n_best, decoding)) + line.ending[-1:]
-            return n_best[0].text + ("\n" if divided else line.ending)
+            return n_best[0].text + line.ending
+
+        def write(block: list[tuple[Line, list[Translation]]]) -> None:
+            unfinished.write("".join(output_of(line, n_best) for line, n_best in block), len(block))
 
         translate_block = partial(translator.translate, **overrides.values)
-        _translate_blocks(translate_block, blocks, lines, unfinished, output_of, warnings, stop)
+        sentences: list[tuple[Line, list[Translation]]] = []                    # of a document
+        _translate_blocks(translate_block, blocks, lines, unfinished, sentences.extend if divided else write, warnings,
+                          stop)
         if unfinished.output is not None:
-            finished = stop.interruptible(unfinished.blocks())
+            for data in stop.interruptible(unfinished.joined()):
+                unfinished.output.write(data)
             if divided:
                 for place, problem in divided.unread:
                     warnings.faulty.warn(place, f"{NOT_TRANSLATED}: {problem}")
                 with naming(name):
-                    translations = b"".join(finished).decode().split("\n")[:-1]
-                    unfinished.output.write(divided.join(translations, recipe.languages.target, translator.align,
+                    unfinished.output.write(divided.join([n_best[0].text for _, n_best in sentences],
+                                                         recipe.languages.target, translator.align,
                                                          warnings.faulty.warn))
-            else:
-                for data in finished:
-                    unfinished.output.write(data)
         console.silence(False)
         warnings.finish()
 
 
 def _translate_blocks(translate_block: Callable[..., list[list[Translation]]],
                       blocks: Iterator[list[tuple[Line, Source]]], lines: Input, unfinished: UnfinishedOutput,
-                      output_of: Callable[[Line, Sequence[Translation]], str], warnings: _Warnings, stop: StopRequest,
-                      ) -> None:
+                      write: Callable[[list[tuple[Line, list[Translation]]]], None], warnings: _Warnings,
+                      stop: StopRequest) -> None:
     """Translate the pending blocks of lines, and write each of them when it is finished.
 
-    translate_block: as `Translator.translate`. lines: input, for the progress bar. output_of: function that returns the
-    output for a line.
+    translate_block: as `Translator.translate`. lines: input, for the progress bar. write: function that writes the
+    lines of a block with their translations.
     """
     first = list(islice(blocks, 1))                         # skips finished blocks, which would distort the rate
     skipped = unfinished.skipped_lines
@@ -311,7 +319,7 @@ def _translate_blocks(translate_block: Callable[..., list[list[Translation]]],
         for block in chain(first, blocks):
             found = translate_block([source for _, source in block], progress=advance)
             translated = [(line, n_best) for (line, _), n_best in zip(block, found, strict=True)]
-            unfinished.write("".join(output_of(line, n_best) for line, n_best in translated))
+            write(translated)
             console.silence(False)                                              # each rank warns about its own lines
             for line, n_best in translated:
                 warnings.check(line, n_best)
@@ -371,12 +379,6 @@ def require_lines(name: str, start: bytes = b"") -> None:
                     "FORMAT, or add --document lines if each line of the file is a sentence.")
 
 
-def _as_lines(sentences: Sequence[str], name: str) -> Input:
-    """Return the sentences of a document as an input of lines. name: name of the document."""
-    text = "".join(f"{sentence}\n" for sentence in sentences).encode("utf-8", "replace")
-    return Input(io.BytesIO(text), name, len(sentences), max_line_bytes=len(text) + 1)
-
-
 def _require_several_processes_can(input: Path | None, output: Path | None, workers: int, device: str) -> None:
     """Raise UserError if the processes of `torchrun` cannot work with these options."""
     if input is None or not input.is_file() or output is None:
@@ -395,7 +397,7 @@ def _stopping(unfinished: UnfinishedOutput) -> Iterator[StopRequest]:
     """Turn SIGINT and SIGTERM into a stop request, and yield the request. If the output cannot be resumed, or the model
     is still being loaded, the signals end the command immediately.
     """
-    if unfinished.directory is None:
+    if not unfinished.parts:
         yield StopRequest()
         return
     torchrun = unfinished.world_size > 1

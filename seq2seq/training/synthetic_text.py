@@ -37,7 +37,7 @@ from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup, translate
 from seq2seq.translation.output_faults import LOST_PLACEHOLDER
 from seq2seq.translation.sources import growing_blocks
 from seq2seq.translation.translator import Translator
-from seq2seq.translation.unfinished_output import UnfinishedOutput, require_own
+from seq2seq.translation.unfinished_output import UnfinishedOutput, part_of
 
 SYNTHETIC = "synthetic"
 """Directory of the translations in the run directory."""
@@ -98,7 +98,7 @@ def _find(spec: Corpus, recipe: Recipe, directory: Path) -> tuple[list[Path], Pa
     models, text, translation = _paths(spec, recipe, directory)
     finished = _finished(translation) is not None
     if finished:
-        delete(_blocks_of(translation))                                 # of a run that was killed before deleting them
+        delete(part_of(translation))                                    # of a run that was killed before deleting it
     else:
         _require_direction(spec, recipe, models)
         _require_text(spec, text)
@@ -173,35 +173,31 @@ def _translate(spec: Corpus, models: Sequence[Path], text: Path, translation: Pa
 
     Blocks that were finished before are not translated again.
     """
-    total, skipped, blocks = 0, 0, iter(list[list[Source]]())
-    unfinished: UnfinishedOutput | None = None
-    if group.is_main:
-        make_directories(translation.parent)
-        require_own(_blocks_of(translation))
-        unfinished = UnfinishedOutput(None, _blocks_of(translation))
-        unfinished.begin({"translation": translation.stem})                     # this name depends on all inputs
-        total = sum(1 for _ in _lines(spec, text))
-        # The context of a line and the lines of a block, which affect rounding, are the same whether resumed or not.
-        language = translator.languages.target                                  # language tokens in the text are text
-        requests = translator.reader.number(Source(line, language=language) for line in _lines(spec, text))
-        pending = unfinished.pending(growing_blocks(requests, BLOCK_LINES))
-        first = list(islice(pending, 1))                    # skips finished blocks, which would distort the rate
-        skipped, blocks = unfinished.skipped_lines, chain(first, pending)
-        names = " and ".join(map(str, models))
-        console.print_message(f"translating {total - skipped:,} lines of {spec.label} with {names} in "
-                              f"{translator.precision} ({'sampling' if spec.samples else 'searching'})")
+    options = _options(translator.decoding, spec.samples)
+    if not group.is_main:
+        for _ in translate_whole_blocks(translator, group, iter(()), **options):
+            pass
+        return
+    make_directories(translation.parent)
+    unfinished = UnfinishedOutput(None, translation)
+    unfinished.begin({"translation": translation.stem})                     # this name depends on all inputs
+    total = sum(1 for _ in _lines(spec, text))
+    # The context of a line and the lines of a block, which affect rounding, are the same whether resumed or not.
+    language = translator.languages.target                                  # language tokens in the text are text
+    requests = translator.reader.number(Source(line, language=language) for line in _lines(spec, text))
+    pending = unfinished.pending(growing_blocks(requests, BLOCK_LINES))
+    first = list(islice(pending, 1))                    # skips finished blocks, which would distort the rate
+    skipped, blocks = unfinished.skipped_lines, chain(first, pending)
+    names = " and ".join(map(str, models))
+    console.print_message(f"translating {total - skipped:,} lines of {spec.label} with {names} in "
+                          f"{translator.precision} ({'sampling' if spec.samples else 'searching'})")
     with console.progress("translating", total, skipped) as advance:
         for number, block in enumerate(translate_whole_blocks(translator, group, blocks, progress=advance,
-                                                              **_options(translator.decoding, spec.samples))):
-            if not unfinished:
-                continue
-            advance(unfinished.skipped_lines - skipped)
-            skipped = unfinished.skipped_lines
-            unfinished.write("".join(f"{json.dumps([line, _unusable(faults)])}\n" for line, faults in block))
-            advance(len(block) if number % group.world_size else 0)             # the main rank has counted its own
-        advance(unfinished.skipped_lines - skipped if unfinished else 0)
-    if unfinished:
-        _join_blocks(unfinished, translation, spec.label)
+                                                              **options)):
+            unfinished.write("".join(f"{json.dumps([line, _unusable(faults)])}\n" for line, faults in block),
+                             len(block))
+            advance(len(block) if number % group.world_size else 0)         # the main rank has counted its own
+    _join_blocks(unfinished, translation, spec.label)
 
 
 def _unusable(faults: Sequence[str]) -> str:
@@ -210,11 +206,11 @@ def _unusable(faults: Sequence[str]) -> str:
 
 
 def _join_blocks(unfinished: UnfinishedOutput, translation: Path, label: str) -> None:
-    """Write the finished blocks as the translation with its description, and delete them. label: name of the text."""
+    """Write the finished blocks as the translation with its description. label: name of the text."""
     length, crc32, lines = 0, 0, 0
     faulty: dict[str, list[int]] = {}
     with replacing(translation) as file:
-        for block in unfinished.blocks():
+        for block in unfinished.joined():
             for row in block.splitlines():
                 line, fault = parse_json(row)
                 lines += 1
@@ -225,16 +221,11 @@ def _join_blocks(unfinished: UnfinishedOutput, translation: Path, label: str) ->
                 length, crc32 = length + len(contents), zlib.crc32(contents, crc32)
         description = {"bytes": length, "crc32": crc32, "faulty": faulty}
         replace_file(_description_file(translation), json.dumps(description).encode())
-    delete(_blocks_of(translation))
+    unfinished.delete_parts()
     if faulty:
         listed = ", ".join(f"{len(numbers):,} {fault.replace('_', ' ')}" for fault, numbers in faulty.items())
         console.print_message(f"{label}: {sum(map(len, faulty.values())):,} of {lines:,} translations have faults and "
                               f"are no training pairs ({listed})")
-
-
-def _blocks_of(translation: Path) -> Path:
-    """Return the directory of the finished blocks of a translation."""
-    return translation.with_name(f"{translation.name}.parts")
 
 
 def _require_direction(spec: Corpus, recipe: Recipe, models: Sequence[Path]) -> None:

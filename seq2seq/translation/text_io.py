@@ -10,7 +10,7 @@ import sys
 import unicodedata
 import zlib
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,6 +152,17 @@ class Input:
             raise CorpusError(f"{self.name} cannot be read to its end: {_reason(error)}.") from error
 
 
+class GivenLines(Input):
+    """Texts without line ends as an input of lines."""
+
+    def __init__(self, texts: Sequence[str], name: str) -> None:
+        super().__init__(io.BytesIO(), name, len(texts))
+        self.texts = texts
+
+    def __iter__(self) -> Iterator[Line]:
+        return (Line(number, text, "\n") for number, text in enumerate(self.texts, start=1))
+
+
 def file_or_standard(path: Path | None) -> Path | None:
     """Return the path; None if it is `-` or None, which both mean standard input or output."""
     return None if path is None or str(path) == "-" else path
@@ -192,12 +203,11 @@ def _count_lines(path: Path) -> int | None:
 class Output:
     """Output that is flushed after each write.
 
-    name: name of the output in messages. terminal: True if the output appears in a terminal. part: path of the output
-    until it is complete; None: the output is written in place.
+    name: name of the output in messages. terminal: True if the output appears in a terminal.
     """
 
-    def __init__(self, file: BinaryIO, name: str, terminal: bool = False, part: Path | None = None) -> None:
-        self.file, self.name, self.terminal, self.part = file, name, terminal, part
+    def __init__(self, file: BinaryIO, name: str, terminal: bool = False) -> None:
+        self.file, self.name, self.terminal = file, name, terminal
 
     def write(self, text: str | bytes) -> None:
         """Write and flush.
@@ -215,6 +225,12 @@ class Output:
             if isinstance(error, BrokenPipeError):
                 raise OutputClosed from None
             raise UserError(f"{self.name} cannot be written: {_reason(error)}. {_remedy(error)}") from error
+
+
+def lock_output(file: BinaryIO, path: Path) -> None:
+    """Lock an open file for this process, as far as the file system can. path: name of the file in the message."""
+    if not lock_if_free(file.fileno()):
+        raise UserError(f"another process is writing {path}. Wait until it ends, or choose another --output.")
 
 
 @contextmanager
@@ -250,16 +266,16 @@ def writing(path: Path | None, overwrite: bool = False) -> Iterator[Output]:
         raise UserError(f"{path} cannot be written: {missing} another file.") from error
     with file:
         if not special:
-            if not lock_if_free(file.fileno()):
-                raise UserError(f"another process is writing {part}. Wait until it ends, or choose another --output.")
+            lock_output(file, part)
             if part.stat().st_size and not overwrite:
                 raise UserError(f"{part} contains the unfinished output of an earlier run. Delete it to start again.")
             file.truncate(0)
         try:
-            output = Output(file, str(path), special and file.isatty(), None if special else part)
-            yield output
+            yield Output(file, str(path), special and file.isatty())
+            if not special:
+                os.fsync(file.fileno())
             file.close()                                                        # may report a full disk
-            if output.part:
+            if not special:
                 if target.exists():
                     shutil.copymode(target, part)
                 os.replace(part, target)

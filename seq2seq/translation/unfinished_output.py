@@ -1,244 +1,244 @@
-"""Resumption of interrupted work. Each finished block of lines of an output is a file in the directory <name>.parts.
+"""Resumption of interrupted work by counting.
 
-A block is written whole or not at all. The name of its file has the number of the block, a checksum of its lines and of
-all other inputs, so that a block is only used for the same inputs, and the zlib.crc32 of its contents. When all blocks
-are there, they are joined. In `seq2seq translate`, the processes (ranks) of `torchrun` share the directory; each
-translates every n-th block, and rank 0 joins them. In a training, rank 0 writes the blocks of the synthetic text.
-`seq2seq adapt`, whose training resumes from its checkpoints, only compares the inputs.
+An output of lines grows in parts beside it, one for each process (rank) of `torchrun`: of n processes, rank r appends
+the blocks of lines r, r + n, … to the file <name>.part.r. The blocks follow from the input alone. So counting the
+blocks of a part tells where to go on, and the output is the same, to the byte, as without an interruption. At the end,
+rank 0 joins the parts. In a training, rank 0 writes the only part of a synthetic text.
+
+The first line of a part is a JSON object with the inputs on which the output depends. Then come the blocks: a JSON
+object with the number of lines, the length in bytes and the zlib.crc32 of the output; and the output. After a crash, a
+file may end anywhere, or with zeros: what follows the last block with a right checksum is cut off.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import re
 import shlex
 import sys
 import time
 import zlib
-from collections import deque
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from seq2seq import console
 from seq2seq.errors import UserError
-from seq2seq.files import parse_json, regular_bytes
-from seq2seq.storage.atomic import replace_file
-from seq2seq.translation.text_io import Output, writing
+from seq2seq.files import MAX_LINE_BYTES, NotJson, parse_json
+from seq2seq.storage.atomic import open_without_links, sync
+from seq2seq.translation.text_io import Output, lock_output, writing
 
 Item = TypeVar("Item")
 
-INPUTS = "inputs.json"
-"""File in the directory of the blocks with the inputs of the output, except the lines."""
-BLOCK_NAME = re.compile(r"(\d{8}-[0-9a-f]{32})-([0-9a-f]{8})\.txt")
-"""Name of a block's file: its key (number, checksum of its inputs), and the zlib.crc32 of its contents."""
-BEGINNING_SECONDS = 300
-"""Maximum time that another rank, after loading the model, waits for rank 0 to begin the same output."""
+INPUTS = "inputs of an unfinished output of seq2seq"
+"""Key of the JSON object in the first line of a part, by which the file is recognised."""
 POLL_SECONDS = 0.1
-"""Time between two looks for a file that another rank writes."""
+"""Time between two looks at the part of another rank."""
+
+
+class PartReader:
+    """Reader of a part, which may still grow.
+
+    inputs: see `UnfinishedOutput.begin`; None if nothing was read yet. end: end of the last block that was read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.end = path, 0
+        self.inputs: Any = None
+
+    def next_block(self) -> tuple[int, bytes] | None:
+        """Return the number of lines and the output of the next block; None if there is no further intact block."""
+        try:
+            file = open(self.path, "rb", opener=open_without_links)             # noqa: SIM115
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise UserError(f"{self.path} is needed for finished blocks of lines, and cannot be opened: "
+                            f"{error.strerror}. Move it to another place.") from error
+        with file:
+            if not self.end:
+                self.inputs = _json_line(file).get(INPUTS)
+            file.seek(self.end or file.tell())
+            block = _json_line(file)
+            length, left = block.get("bytes"), os.fstat(file.fileno()).st_size - file.tell()
+            if not isinstance(length, int) or not 0 <= length <= left:
+                return None
+            output = file.read(length)
+            if zlib.crc32(output) != block.get("crc32"):
+                return None
+            self.end = file.tell()
+            return block.get("lines", 0), output
 
 
 class UnfinishedOutput:
     """Output that is written in blocks.
 
-    output: the output; None in a rank other than rank 0, or if the caller opens it at the end. directory: directory of
-    the finished blocks; None: the output, such as standard output, cannot be resumed, and blocks are written to it
-    directly. skipped_lines: number of lines in blocks that were finished before, or that other ranks translate.
+    output: the output; None in a rank other than rank 0, or if the caller opens it at the end. parts: part of each
+    rank; empty if the output, such as standard output, cannot be resumed, and blocks are written to it directly.
+    finished: number of lines of each block in the part of this rank. skipped_lines: number of lines in blocks that were
+    finished before, or that other ranks translate.
     """
 
-    def __init__(self, output: Output | None, directory: Path | None, rank: int = 0, world_size: int = 1,
-                 whole: bool = False) -> None:
-        """whole: True if the output is made of all blocks together, so that a block must not be written directly."""
-        self.output, self.directory, self.rank, self.world_size = output, directory, rank, world_size
-        self.skipped_lines = 0
-        self._whole = whole
+    def __init__(self, output: Output | None, target: Path | None = None, rank: int = 0, world_size: int = 1) -> None:
+        """target: path of an output that can be resumed."""
+        self.output, self.rank, self.world_size = output, rank, world_size
+        self.parts = [part_of(target, each) for each in range(world_size)] if target else []
+        self.finished: list[int] = []
+        self.skipped_lines = self._blocks = self._end = 0
         self._inputs: dict[str, Any] = {}
-        self._keys: list[str] = []
-        self._pending: deque[str] = deque()                                     # keys of yielded blocks
-        # Blocks that were finished before. Rank 0 may join and delete all blocks while another rank loads its model.
-        self._finished = set(_intact_blocks(directory)) if directory is not None else set()
-        self._kept: list[bytes] = []                                            # without a directory, if `whole`
+        self._file: BinaryIO | None = None
+        if self.parts:
+            part = PartReader(self.parts[rank])
+            while block := part.next_block():
+                self.finished.append(block[0])
+            self._end = part.end
+            if part.inputs is None and part.path.exists() and part.path.stat().st_size:
+                raise UserError(f"{part.path} is needed for finished blocks of lines, and is another file, or damaged. "
+                                "Move it to another place, or delete it.")
 
     def begin(self, inputs: dict[str, Any]) -> None:
-        """Record the inputs on which the output depends, or compare them with those of the finished blocks.
+        """Compare the inputs on which the output depends with those of the finished blocks.
 
         Args:
-            inputs: JSON values by name: the model, the options, and all other inputs except the lines of text.
+            inputs: JSON values by name: the model, the options, and checksums of all texts.
         """
-        self._inputs = json.loads(json.dumps(inputs))
-        if self.directory is None or self.rank:
-            return
-        if self._finished:
-            if (recorded := recorded_inputs(self.directory)) is not None and recorded != self._inputs:
-                raise UserError("\n".join([f"{self.directory} was written with other inputs:",
-                                           *_differences(recorded, self._inputs),
-                                           f"Resume with the same inputs, or delete {self.directory} to start again."]))
-            console.print_message(f"resuming: {len(self._finished):,} blocks of lines are finished")
-        self.directory.mkdir(exist_ok=True)
-        replace_file(self.directory / INPUTS, json.dumps(self._inputs, indent=2, ensure_ascii=False).encode())
+        self._inputs = json.loads(json.dumps({**inputs, "processes": self.world_size}))
+        for path in self.parts:
+            self._require_same_inputs(path)
+        if self.finished:
+            console.print_message(f"resuming: {len(self.finished):,} blocks of lines are finished")
 
     def pending(self, blocks: Iterable[list[Item]]) -> Iterator[list[Item]]:
         """Yield the blocks that this process must translate: not those that are finished, or of another rank.
 
         For each yielded block, call `write`, in the order of the blocks.
         """
-        is_begun = self.directory is None or not self.rank
-        for number, block in enumerate(blocks):
-            if self.directory is not None:
-                inputs = f"{json.dumps(self._inputs)}\n{block!r}"
-                checksum = hashlib.sha256(inputs.encode(errors="surrogatepass")).hexdigest()
-                self._keys.append(f"{number:08}-{checksum[:32]}")
-                if number % self.world_size != self.rank or self._keys[-1] in self._finished:
-                    self.skipped_lines += len(block)
-                    continue
-                self._pending.append(self._keys[-1])
-            if not is_begun:
-                self._wait_for_main_rank()
-                is_begun = True
-            yield block
-        if changed := self._finished - set(self._keys):
-            console.warn(f"{len(changed):,} finished blocks were made of other lines, and are not used")
+        before = len(self.finished)
+        for block in blocks:
+            index, rank = divmod(self._blocks, self.world_size)
+            self._blocks += 1
+            if rank == self.rank and index >= before:
+                yield block
+                continue
+            if rank == self.rank and self.finished[index] != len(block):
+                raise UserError(f"{self.parts[rank]} was written in blocks of other sizes. Delete it to start again.")
+            self.skipped_lines += len(block)
 
-    def write(self, text: str) -> None:
-        """Write the output of the next block that `pending` has yielded."""
-        if self.directory is not None:
-            contents = text.encode()
-            replace_file(self.directory / f"{self._pending.popleft()}-{zlib.crc32(contents):08x}.txt", contents)
-        elif self._whole:
-            self._kept.append(text.encode())
-        else:
+    def write(self, text: str, lines: int) -> None:
+        """Write the output of the next block that `pending` has yielded. lines: number of lines of the block."""
+        if not self.parts:
             assert self.output is not None
             self.output.write(text)
+            return
+        part, contents = self.parts[self.rank], text.encode()
+        if self._file is None:
+            self._file = open(part, "ab", opener=open_without_links)            # noqa: SIM115
+            lock_output(self._file, part)
+            self._file.truncate(self._end)
+            sync(part.parent)
+        header = "" if self.finished else f"{json.dumps({INPUTS: self._inputs})}\n"
+        record = {"lines": lines, "bytes": len(contents), "crc32": zlib.crc32(contents)}
+        try:
+            Output(self._file, str(part)).write(f"{header}{json.dumps(record)}\n".encode() + contents)
+            os.fsync(self._file.fileno())
+        except (UserError, OSError):
+            if not self.finished:                           # half of the first line would be taken for another file
+                os.truncate(part, 0)
+            raise
+        self.finished.append(lines)
+        for path in self.parts:                             # another model on another machine is noticed now
+            self._require_same_inputs(path)
 
-    def blocks(self) -> Iterator[bytes]:
+    def joined(self) -> Iterator[bytes]:
         """Yield the output of all blocks that were not written directly. Wait for the blocks of the other ranks."""
-        yield from self._kept
-        for key in self._keys:
-            assert self.directory is not None
-            while not (found := _intact_blocks(self.directory, key)):
+        parts = [PartReader(path) for path in self.parts]
+        for number in range(self._blocks if parts else 0):
+            part = parts[number % self.world_size]
+            while (block := part.next_block()) is None:
+                if part.path == self.parts[self.rank]:
+                    raise UserError(f"{part.path} was changed while it was written. Translate the text again.")
                 time.sleep(POLL_SECONDS)
-            yield found[key].read_bytes()
+            self._require_same_inputs(part.path)
+            yield block[1]
 
-    def _wait_for_main_rank(self) -> None:
-        """Wait until rank 0 has recorded the same inputs. Other inputs may be those of an earlier command."""
-        assert self.directory is not None
-        deadline = time.monotonic() + BEGINNING_SECONDS
-        while (recorded := recorded_inputs(self.directory)) != self._inputs:
-            if time.monotonic() > deadline:
-                raise UserError(f"{self.directory}: process 0 has written no {INPUTS} within {BEGINNING_SECONDS} "
-                                "seconds. All processes need the same directory for the output." if recorded is None
-                                else "\n".join([f"the inputs in {self.directory} differ from those of this process:",
-                                                *_differences(recorded, self._inputs)]))
-            time.sleep(POLL_SECONDS)
-
-
-def recorded_inputs(directory: Path) -> dict[str, Any] | None:
-    """Return the inputs that are recorded in a directory; None if there are none, or if their file was damaged."""
-    path = directory / INPUTS
-    try:
-        recorded = None if path.is_symlink() else parse_json(regular_bytes(path))
-    except (OSError, ValueError):
-        return None
-    return recorded if isinstance(recorded, dict) else None
-
-
-def _differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    return [f"  {name}: {json.dumps(then.get(name))} there, {json.dumps(now.get(name))} here"
-            for name in sorted({*then, *now}) if then.get(name) != now.get(name)]
-
-
-def _intact_blocks(directory: Path, key: str = "*") -> dict[str, Path]:
-    """Return the files of the finished blocks by key. A block with a wrong checksum, or that is a link or a named pipe,
-    is left out: it is made again.
-
-    key: key of a single block.
-    """
-    files = [(match, path) for path in directory.glob(f"{key}-*.txt") if (match := BLOCK_NAME.fullmatch(path.name))
-             and path.is_file() and not path.is_symlink()]
-    return {match[1]: path for match, path in files if zlib.crc32(path.read_bytes()) == int(match[2], 16)}
-
-
-def _has_blocks(directory: Path) -> bool:
-    return any(BLOCK_NAME.fullmatch(path.name) for path in directory.glob("*.txt"))
-
-
-def _is_own(path: Path) -> bool:
-    return bool(BLOCK_NAME.fullmatch(path.name)) or path.name.endswith(".tmp") or path.name == INPUTS
-
-
-def require_own(directory: Path) -> None:
-    """Raise UserError if the directory of the blocks is a link or a file, or contains other files."""
-    if directory.is_symlink() or os.path.lexists(directory) and not directory.is_dir():
-        raise UserError(f"{directory} is not a directory, and is needed for the finished blocks. Remove it.")
-    for path in directory.iterdir() if directory.exists() else ():
-        if not _is_own(path):
-            raise UserError(f"{directory} is needed for the finished blocks, but contains {path.name}. Move the "
-                            "directory to another place.")
-
-
-def _delete(directory: Path) -> None:
-    """Delete the blocks, and the directory if it is empty then."""
-    if directory.is_dir():
-        for path in filter(_is_own, directory.iterdir()):
+    def delete_parts(self) -> None:
+        """Delete the parts, when the output is in its place."""
+        if self._file is not None:
+            self._file.close()
+        for path in self.parts:
             path.unlink(missing_ok=True)
-        with suppress(OSError):                                                 # another file is in it
-            directory.rmdir()
+
+    def _require_same_inputs(self, path: Path) -> None:
+        """Raise UserError if the blocks in a part have other inputs."""
+        part = PartReader(path)
+        if part.next_block() and part.inputs != self._inputs:
+            then, now = part.inputs if isinstance(part.inputs, dict) else {}, self._inputs
+            raise UserError("\n".join([
+                f"{path} was written with other inputs:",
+                *(f"  {name}: {json.dumps(then.get(name))} there, {json.dumps(now.get(name))} here"
+                  for name in sorted({*then, *now}) if then.get(name) != now.get(name)),
+                f"Resume with the same inputs, or delete {path} to start again."]))
+
+
+def part_of(target: Path, rank: int = 0) -> Path:
+    """Return the path of a part of an output."""
+    return target.with_name(f"{target.name}.part.{rank}")
+
+
+def _json_line(file: BinaryIO) -> dict[str, Any]:
+    """Read a line with a JSON object; return {} for another line, or at the end of the file."""
+    line = file.readline(MAX_LINE_BYTES)
+    try:
+        found = parse_json(line) if line.endswith(b"\n") else None
+    except NotJson:
+        found = None
+    return found if isinstance(found, dict) else {}
 
 
 @contextmanager
-def resumable(path: Path | None, resume: bool, rank: int = 0, world_size: int = 1, whole: bool = False
+def resumable(inputs: Sequence[Path | None], path: Path | None, resume: bool, rank: int = 0, world_size: int = 1,
               ) -> Iterator[UnfinishedOutput]:
-    """Open an output that is written in blocks. At the end, delete the directory of the blocks.
+    """Open an output of lines, which is written in blocks. At the end, delete its parts.
 
     Args:
+        inputs: paths of the texts that are read; None: standard input. If the texts or the output are no regular files,
+            an interrupted command cannot be resumed.
         path: path of the output; None: standard output. resume: use the finished blocks of an interrupted command.
-        rank, world_size: number of this process, and number of processes. whole: see `UnfinishedOutput`.
+        rank, world_size: number of this process, and number of processes.
     """
-    if path is None:
-        if resume:
-            raise UserError("--resume continues an unfinished file. Name the file with --output FILE.")
-        with writing(None) as output:
-            yield UnfinishedOutput(output, None, whole=whole)
+    if any(each is None or each.exists() and not each.is_file() for each in (*inputs, path)):
+        if resume or world_size > 1:
+            raise UserError("--resume and torchrun need regular files. Name the input, and the output with --output "
+                            "FILE.")
+        with writing(path) as output:
+            yield UnfinishedOutput(output)
         return
-    target = Path(os.path.realpath(path))
-    directory = target.with_name(f"{target.name}.parts")
-    if rank:
-        yield UnfinishedOutput(None, directory, rank, world_size)
-        return
-    require_own(directory)
+    assert path is not None
+    unfinished = UnfinishedOutput(None, Path(os.path.realpath(path)), rank, world_size)
     # If there are blocks, <name>.part is what an earlier command joined from them.
-    with writing(path, overwrite=resume and _has_blocks(directory)) as output:
-        if output.part is None:
-            if resume or world_size > 1:
-                raise UserError(f"{path} is not a regular file, so it cannot be written in blocks. Remove --resume, "
-                                "and do not use torchrun.")
-            yield UnfinishedOutput(output, None, whole=whole)
-            return
+    with nullcontext() if rank else writing(path, overwrite=resume and bool(unfinished.finished)) as unfinished.output:
         # A command that still runs has the lock of `writing`.
-        if not resume and _has_blocks(directory):
-            raise UserError(f"{directory} contains the finished blocks of an earlier run. Continue it with --resume, "
-                            "or delete it to start again.")
+        if unfinished.finished and not resume:
+            raise UserError(f"{unfinished.parts[rank]} contains the finished blocks of an earlier run. Continue it "
+                            "with --resume, or delete it to start again.")
         try:
-            yield UnfinishedOutput(output, directory, rank, world_size)
+            yield unfinished
         except BaseException:
-            if _has_blocks(directory):
-                console.warn(f"{path} is not complete; its finished blocks are in {directory}")
-            elif world_size == 1:
-                _delete(directory)
+            if unfinished.finished:
+                console.warn(f"{path} is not complete; its finished blocks are in {unfinished.parts[rank]}")
             raise
-        os.fsync(output.file.fileno())
-    _delete(directory)
+    if not rank:
+        unfinished.delete_parts()
 
 
 def how_to_resume(unfinished: UnfinishedOutput) -> str:
     """Return the message for an interruption: the command that resumes the output. "" in a rank other than rank 0."""
-    if unfinished.rank or unfinished.directory is None:
+    if unfinished.rank or not unfinished.parts:
         return ""
     command = [Path(sys.argv[0]).name.replace("__main__.py", "seq2seq"), *sys.argv[1:]]
     if "--resume" not in command:
         command.append("--resume")
     torchrun = "torchrun [same options] -m " if unfinished.world_size > 1 else ""
-    return f"The finished blocks of lines are in {unfinished.directory}. To resume:\n  {torchrun}{shlex.join(command)}"
+    parts = " ".join(map(str, unfinished.parts))
+    return f"The finished blocks of lines are in {parts}. To resume:\n  {torchrun}{shlex.join(command)}"

@@ -168,9 +168,8 @@ def test_a_translation_that_fails_leaves_the_old_output_and_says_where_the_new_i
     result = run("translate", model, "-o", "out", "--no-safety-net", stdin=b"ein Hund\neine Katze\nein\n")
     assert result.code == 2
     assert (directory / "out").read_text() == "old\n"
-    block, = (directory / "out.parts").glob("*.txt")
-    assert block.read_bytes().count(b"\n") == 2
-    assert "out is not complete; its finished blocks are in" in result.err
+    assert (directory / "out.part").read_bytes().count(b"\n") == 2
+    assert "out is not complete; the finished part is in" in result.err
     assert "the disk is on fire" in result.err
 
 

@@ -6,7 +6,6 @@ import os
 import pty
 import re
 import zipfile
-from pathlib import Path
 
 import docx
 import pptx
@@ -18,8 +17,6 @@ from seq2seq.cli import main
 from seq2seq.data.placeholders import Placeholders
 from seq2seq.documents import divided_document
 from seq2seq.errors import UserError
-from seq2seq.translation import text_io
-from seq2seq.translation import translator as translator_module
 from seq2seq.translation.translation import Translation
 
 PAGE = (b"<html><head><style>p {}</style></head><body>\r\n<h1>ein <b>Hund</b></h1>\r\n"
@@ -153,46 +150,25 @@ def test_lines_of_a_file_with_the_ending_of_a_document_can_be_translated(run, mo
     assert (code, out.count(b"\n")) == (0, 2) and "translated as" not in err
 
 
-@pytest.mark.slow
-def test_an_interrupted_document_is_resumed_and_equals_an_uninterrupted_one(run, model, tmp_path, monkeypatch):
-    texts = [f"{GERMAN[number % 4]} {number}" for number in range(1_200)]
-    (tmp_path / "texts.json").write_text(json.dumps(texts))
-    plain = ["--no-safety-net", "--beam-size", "1", "--set", "decoding.max_length=2"]
-    expected = run(model, tmp_path / "texts.json", *plain)[1]
-    search, calls = translator_module.Translator.search_parts, []
+def test_a_document_that_fails_leaves_nothing_but_the_old_output(run, model, tmp_path, monkeypatch):
+    def dying(*arguments):
+        raise UserError("lost")
 
-    def dying(self, parts, *arguments):
-        calls.append(len(parts))
-        if sum(calls) > 1_100:
-            raise UserError("lost")
-        return search(self, parts, *arguments)
-
-    monkeypatch.setattr(translator_module.Translator, "search_parts", dying)
-    assert run(model, tmp_path / "texts.json", "--output", tmp_path / "out.json", *plain)[0] == 2
-    block, = (tmp_path / "out.json.parts").glob("*.txt")
-    assert block.read_text().count("\n") == 1_024
-    monkeypatch.undo()
-    assert run(model, tmp_path / "texts.json", "--output", tmp_path / "out.json", *plain, "--resume")[0] == 0
-    assert (tmp_path / "out.json").read_bytes() == expected
-    assert not [path for path in tmp_path.iterdir() if ".part" in path.name]
-
-
-def test_a_document_that_was_killed_just_before_its_end_is_resumed(run, model, tmp_path, monkeypatch):
+    monkeypatch.setattr(Translator, "search_parts", dying)
     (tmp_path / "a.docx").write_bytes(documents()["a.docx"])
-    expected = run(model, tmp_path / "a.docx")[1]
-    rename = text_io.os.replace
-
-    def dying(source, target):
-        if Path(target).name == "b.docx":
-            raise UserError("lost")
-        rename(source, target)
-
-    monkeypatch.setattr(text_io.os, "replace", dying)
+    (tmp_path / "b.docx").write_bytes(b"old")
     assert run(model, tmp_path / "a.docx", "--output", tmp_path / "b.docx")[0] == 2
-    monkeypatch.undo()
-    assert run(model, tmp_path / "a.docx", "--output", tmp_path / "b.docx", "--resume")[0] == 0
-    assert (tmp_path / "b.docx").read_bytes() == expected
+    assert (tmp_path / "b.docx").read_bytes() == b"old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.docx", "b.docx"]
+
+
+def test_a_document_is_translated_whole_and_by_one_process(run, model, tmp_path, monkeypatch):
+    (tmp_path / "page.html").write_bytes(PAGE)
+    command = [model, tmp_path / "page.html", "--output", tmp_path / "out.html"]
+    assert run(*command, "--resume")[0] == 2
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert run(*command)[0] == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html"]
 
 
 @pytest.mark.slow

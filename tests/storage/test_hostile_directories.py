@@ -4,6 +4,7 @@ A stranger's directory has links to files, to directories and to names that do n
 under all names that seq2seq reads, writes or deletes.
 """
 
+import json
 import os
 import shutil
 import signal
@@ -15,13 +16,14 @@ import pytest
 
 from seq2seq.cli import main
 from seq2seq.interop import exporting
+from seq2seq.translation.unfinished_output import INPUTS
 
 SECRET = "opensesame"
 CPU = ["--device", "cpu", "--threads", "1", "--precision", "fp32"]
 IN_RUN = (".lock", "recipe.yaml", "metrics.jsonl", "curves.svg", "best", "best/metadata.json", "best/README.md",
           "best/recipe.yaml", "checkpoints", "checkpoints/step-00000004", "checkpoints/step-00000006",
           "checkpoints/step-00000004/metadata.json", "tokenizer", "tokenizer/metadata.json", "tensorboard",
-          "tensorboard/events.out.tfevents.1", "prepared", "prepared/x", "synthetic", "synthetic/x.parts",
+          "tensorboard/events.out.tfevents.1", "prepared", "prepared/x", "synthetic", "synthetic/x.part.0",
           ".best.replaced", ".recipe.yaml.0123456789abcdef.tmp", "checkpoints/.step-00000004.replaced",
           "best/.metadata.json.0123456789abcdef.tmp")
 QUICK = (".lock", "metrics.jsonl", "best/README.md", "checkpoints", "tensorboard/events.out.tfevents.1", "synthetic")
@@ -114,14 +116,15 @@ def test_a_lock_that_has_another_name_is_refused_and_named(work, capfd):
 
 
 @pytest.mark.parametrize("kind", ["file", "directory", "nothing", "hard link", "pipe"])
-@pytest.mark.parametrize("name", ["out.part", "out.parts", "out.parts/inputs.json", "out.parts/BLOCK",
-                                  ".out.0123456789abcdef.tmp"])
+@pytest.mark.parametrize("name", ["out.part", "out.part.0"])
 def test_an_unfinished_output_changes_and_shows_nothing_outside(work, name, kind, capfd):
-    # The name of a block's file has the zlib.crc32 of its contents: here, of the user's file.
-    crc32 = zlib.crc32((work / "mine" / "notes").read_bytes())
-    Path("out.parts").mkdir()
-    Path("out.parts", f"00000000-{'0' * 32}-00000000.txt").touch()              # finished blocks, to be resumed
-    put(kind, name.replace("BLOCK", f"00000001-{'0' * 32}-{crc32:08x}.txt"), work / "mine")
+    # The user's file could be resumed, and be joined to the output.
+    block = (work / "mine" / "notes").read_bytes()
+    records = [{INPUTS: {}}, {"lines": 1, "bytes": len(block), "crc32": zlib.crc32(block)}]
+    part = "".join(f"{json.dumps(record)}\n" for record in records).encode() + block
+    Path("out.part.0").write_bytes(part)
+    (work / "mine" / "notes").write_bytes(part)
+    put(kind, name, work / "mine")
     before = state(work / "mine")
     said_by(capfd, [["translate", "run", "valid.en", "-o", "out", *CPU, *option] for option in ([], ["--resume"])])
     assert state(work / "mine") == before

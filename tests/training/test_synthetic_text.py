@@ -134,12 +134,14 @@ def test_synthetic_text_of_an_interrupted_run_is_kept_unless_it_is_damaged(recip
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(UnfinishedOutput, "write", interrupted)
         made(recipe(), tmp_path / "parted")
-    block, = (tmp_path / "parted" / "synthetic").glob("*.parts/*.txt")
-    block.write_bytes(block.read_bytes() + b"x" * damaged)
+    part, = (tmp_path / "parted" / "synthetic").glob("*.part.0")
+    contents = bytearray(part.read_bytes())
+    contents[-3] ^= damaged
+    part.write_bytes(contents)
     monkeypatch.setattr(Translator, "translate", lambda self, requests, **options: (
         lines.extend(requests), translate(self, requests, **options))[1])
     assert made(recipe(), tmp_path / "parted")[1] == expected
-    assert len(lines) == repeated and not block.parent.exists()
+    assert len(lines) == repeated and not part.exists()
 
 
 def test_synthetic_text_is_generated_on_the_device_of_the_training(recipe, tmp_path, monkeypatch):

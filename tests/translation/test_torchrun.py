@@ -15,8 +15,7 @@ from random_models import recipe_text, save_random_model, trained_tokenizers
 
 from seq2seq.cli import main, translate
 from seq2seq.errors import UserError
-from seq2seq.translation import unfinished_output
-from seq2seq.translation.unfinished_output import resumable
+from seq2seq.translation.unfinished_output import PartReader, part_of, resumable
 
 # Blocks of a text without a model
 
@@ -27,14 +26,14 @@ WHOLE = "".join(f"{line.upper()}\n" for block in TEXT_BLOCKS for line in block)
 
 def write(path, rank, world_size, resume=False, die_at=None, inputs=None, blocks=TEXT_BLOCKS):
     """Write the lines in capitals, as one rank. die_at: number of the block of this rank in which it fails."""
-    with resumable(path, resume, rank, world_size) as output:
+    with resumable([], path, resume, rank, world_size) as output:
         output.begin(inputs or {"model": 1})
         for count, block in enumerate(output.pending(blocks)):
             if count == die_at:
                 raise InterruptedError
-            output.write("".join(f"{line.upper()}\n" for line in block))
+            output.write("".join(f"{line.upper()}\n" for line in block), len(block))
         if output.output is not None:
-            for data in output.blocks():
+            for data in output.joined():
                 output.output.write(data)
 
 
@@ -47,8 +46,10 @@ def write_on_ranks(path, world_size, **options):
         thread.join(30)
 
 
-def finished(path):
-    return len(list(path.with_name(f"{path.name}.parts").glob("*.txt")))
+def finished(path, world_size=13):
+    """Return the number of finished blocks."""
+    parts = [PartReader(part_of(path, rank)) for rank in range(world_size)]
+    return sum(1 for part in parts for _ in iter(part.next_block, None))
 
 
 @pytest.mark.parametrize("world_size", [
@@ -59,28 +60,72 @@ def test_any_number_of_ranks_writes_the_same_output(tmp_path, world_size):
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-@pytest.mark.parametrize(("before", "after"), [
-    (2, 1), *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in ((1, 3), (3, 2), (5, 5)))])
-def test_an_output_is_resumed_by_any_number_of_ranks(tmp_path, before, after):
-    with pytest.raises(InterruptedError):
-        write(tmp_path / "out", 0, before, die_at=1)
-    for rank in range(1, before):
+def interrupt_ranks(path, world_size, **options):
+    for rank in range(world_size):
         with pytest.raises(InterruptedError):
-            write(tmp_path / "out", rank, before, die_at=1)
-    assert finished(tmp_path / "out") == before
-    write_on_ranks(tmp_path / "out", after, resume=True)
+            write(path, rank, world_size, die_at=1, **options)
+
+
+@pytest.mark.parametrize("world_size", [2, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 5))])
+def test_an_output_is_resumed_by_as_many_ranks(tmp_path, world_size):
+    interrupt_ranks(tmp_path / "out", world_size)
+    assert finished(tmp_path / "out") == world_size
+    write_on_ranks(tmp_path / "out", world_size, resume=True)
     assert (tmp_path / "out").read_text() == WHOLE
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_rank_with_other_inputs_than_rank_0_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(unfinished_output, "BEGINNING_SECONDS", 0.2)
-    with pytest.raises(UserError):                                              # rank 0 has not begun
-        write(tmp_path / "out", 1, 2)
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 3), (3, 2)])
+def test_another_number_of_ranks_is_refused_and_named(tmp_path, before, after):
+    interrupt_ranks(tmp_path / "out", before)
+    for rank in range(after):
+        if rank < before:
+            with pytest.raises(UserError, match=f"processes: {before} there, {after} here"):
+                write(tmp_path / "out", rank, after, resume=True)
+    assert finished(tmp_path / "out") == before
+
+
+def test_a_part_that_was_cut_at_any_byte_is_resumed_or_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)                   # would take most of the time
+    interrupt_ranks(tmp_path / "out", 1)
+    part, = tmp_path.glob("out.part.*")
+    contents = part.read_bytes()
+    for length in range(len(contents)):
+        part.write_bytes(contents[:length])
+        if 0 < length <= contents.index(b"\n"):                                 # the inputs are not known
+            with pytest.raises(UserError):
+                write(tmp_path / "out", 0, 1, resume=True)
+            assert part.read_bytes() == contents[:length]
+        else:
+            write(tmp_path / "out", 0, 1, resume=True)
+            assert (tmp_path / "out").read_text() == WHOLE and not part.exists()
+
+
+def test_a_rank_with_other_inputs_than_rank_0_is_noticed(tmp_path):
     with pytest.raises(InterruptedError):
-        write(tmp_path / "out", 0, 2, die_at=1)
-    with pytest.raises(UserError):
-        write(tmp_path / "out", 1, 2, inputs={"model": 2})
+        write(tmp_path / "out", 1, 2, die_at=1, inputs={"model": 2})
+    with pytest.raises(UserError, match="out.part.1"):                          # before its first block
+        write(tmp_path / "out", 0, 2)
     assert finished(tmp_path / "out") == 1
+    (tmp_path / "out.part.1").unlink()
+    with resumable([], tmp_path / "out", False, 0, 2) as output, pytest.raises(UserError, match="out.part.1"):
+        output.begin({"model": 1})
+        next(output.pending(TEXT_BLOCKS))
+        with pytest.raises(InterruptedError):
+            write(tmp_path / "out", 1, 2, die_at=1, inputs={"model": 2})
+        output.write("", 1)                                                     # after it
+
+
+def test_a_rank_whose_blocks_were_joined_while_it_loaded_its_model_has_nothing_to_do(tmp_path):
+    with pytest.raises(InterruptedError):
+        write(tmp_path / "out", 0, 2, die_at=5)
+    write(tmp_path / "out", 1, 2)
+    with resumable([], tmp_path / "out", True, 1, 2) as output:
+        write(tmp_path / "out", 0, 2, resume=True)
+        output.begin({"model": 1})
+        assert list(output.pending(TEXT_BLOCKS)) == []
+    assert (tmp_path / "out").read_text() == WHOLE
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_a_rank_without_blocks_does_not_wait_for_rank_0(tmp_path):
@@ -178,14 +223,14 @@ def test_torchrun_writes_what_one_process_writes(folder, ranks, options):
     told = finish(process)
     assert process.returncode == 0 and told.count("translating in fp32") == 1, told
     assert Path("out").read_bytes() == alone("whole", *options)
-    assert not Path("out.part").exists() and not Path("out.parts").exists()
+    assert not list(Path().glob("out.part*"))
 
 
 @pytest.mark.slow
 def test_a_translation_that_is_killed_again_and_again_loses_nothing(folder):
     whole, generator = alone("whole"), random.Random(7)
-    for ranks in (2, 2, 3, 1, 2):
-        process = start(ranks, "--resume")
+    for _ in range(5):
+        process = start(3, "--resume")
         before, deadline = finished(Path("out")), time.monotonic() + 120
         while process.poll() is None and finished(Path("out")) <= before and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -198,7 +243,7 @@ def test_a_translation_that_is_killed_again_and_again_loses_nothing(folder):
         process.wait()
     told = finish(start(3, "--resume"))
     assert Path("out").read_bytes() == whole, told
-    assert not Path("out.parts").exists()
+    assert not list(Path().glob("out.part*"))
 
 
 @pytest.mark.slow
@@ -208,7 +253,7 @@ def test_an_error_in_one_rank_ends_all_and_the_finished_blocks_are_kept(folder, 
     told = finish(process)
     assert process.returncode and told.count("Out of memory") == 1, told
     assert finished(Path("out")) >= 2
-    assert finish(start(1, "--resume")).count("resuming") == 1
+    assert finish(start(2, "--resume")).count("resuming") == 1
     assert Path("out").read_bytes() == alone("whole")
 
 

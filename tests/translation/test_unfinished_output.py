@@ -1,7 +1,9 @@
 """An unfinished output is resumed after any kind of interruption and equals that of an uninterrupted translation."""
 
+import errno
 import fcntl
 import gzip
+import json
 import os
 import signal
 import subprocess
@@ -17,8 +19,10 @@ from seq2seq.cli import main
 from seq2seq.cli import translate as command
 from seq2seq.errors import CorpusError
 from seq2seq.tokenizers.source import Source
+from seq2seq.translation import text_io, unfinished_output
 from seq2seq.translation.sources import equal_shares, growing_blocks
 from seq2seq.translation.translator import Translator
+from seq2seq.translation.unfinished_output import PartReader
 from seq2seq.translation.worker_processes import TranslatorPool
 
 RECIPE = recipe_text(
@@ -90,7 +94,8 @@ def interrupted(directory, monkeypatch):
 
 
 def finished(directory: Path) -> list[bytes]:
-    return [path.read_bytes() for path in sorted((directory / "out.parts").glob("*.txt"))]
+    part = PartReader(directory / "out.part.0")
+    return [output for _, output in iter(part.next_block, None)]
 
 
 def left(directory: Path) -> list[str]:
@@ -106,32 +111,37 @@ def test_what_was_interrupted_is_finished_to_the_byte(directory, interrupted, op
     # By as many workers: in bf16, roundings follow the batches, and these the workers.
     assert translate("model", *options, "--output", "whole") == 0
     interrupted(2, "model", *options, "-o", "out")
-    assert left(directory) == ["out.parts"]
+    assert left(directory) == ["out.part.0"]
     done = finished(directory)
     assert [block.count(b"\n") for block in done] == [(2 if "--workers" in options else 1) * BLOCK]
     if "--workers" not in options:                                              # they take long to start
         interrupted(2, "model", *options, "-o", "out", "--resume")              # and once more
         assert finished(directory)[:1] == done and len(finished(directory)) == 2
+        assert left(directory) == ["out.part.0"]
     assert translate("model", *options, "-o", "out", "--resume") == 0
     assert (directory / "out").read_bytes() == (directory / "whole").read_bytes()
     assert left(directory) == ["out"]
 
 
-def test_lines_that_came_in_late_are_translated_too(directory, interrupted):
-    interrupted(2, "model", "in", "-o", "out")
-    (directory / "in").write_bytes(TEXT + b"\nund noch eine\n")
-    assert translate("model", "in", "-o", "whole") == 0
-    assert translate("model", "in", "-o", "out", "--resume") == 0
-    assert (directory / "out").read_bytes() == (directory / "whole").read_bytes()
-
-
-@pytest.mark.parametrize("changed", [b"another line\n" + TEXT[9:], TEXT[:30]])
-def test_blocks_whose_lines_have_changed_are_translated_again(directory, interrupted, changed):
+@pytest.mark.parametrize("changed", [
+    b"another line" + TEXT[TEXT.index(b"\n"):], b"\n".join(TEXT.split(b"\n")[:2 * BLOCK]), TEXT + b"\nund noch eine\n"])
+def test_finished_blocks_of_another_input_are_refused_and_kept(directory, interrupted, whole, capfd, changed):
     interrupted(4, "model", "in", "-o", "out")
+    before = finished(directory)
     (directory / "in").write_bytes(changed)
-    assert translate("model", "in", "-o", "whole") == 0
+    assert translate("model", "in", "-o", "out", "--resume") == 2
+    assert "texts: " in capfd.readouterr().err and finished(directory) == before
+    (directory / "in").write_bytes(TEXT)
     assert translate("model", "in", "-o", "out", "--resume") == 0
-    assert (directory / "out").read_bytes() == (directory / "whole").read_bytes()
+    assert (directory / "out").read_bytes() == whole
+
+
+def test_finished_blocks_of_another_size_are_refused_and_kept(directory, interrupted, monkeypatch):
+    interrupted(3, "model", "in", "-o", "out")
+    before = finished(directory)
+    monkeypatch.setattr(command, "BLOCK_LINES", BLOCK + 1)
+    assert translate("model", "in", "-o", "out", "--resume") == 2
+    assert finished(directory) == before
 
 
 @pytest.mark.parametrize("arguments", [
@@ -146,17 +156,15 @@ def test_blocks_with_other_inputs_are_refused_and_kept(directory, interrupted, a
     assert finished(directory) == before
 
 
-@pytest.mark.parametrize("contents", [
-    None, b"[", *(pytest.param(contents, marks=pytest.mark.slow) for contents in (b"", b"[]", b"{}"))])
-def test_damaged_inputs_do_not_matter(directory, interrupted, whole, contents):
+@pytest.mark.parametrize("first", [b"[", b"", b"[]", b"{}", json.dumps({unfinished_output.INPUTS: [7]}).encode()])
+@pytest.mark.parametrize("option", [(), ("--resume",)])
+def test_a_part_whose_inputs_are_damaged_is_refused_and_kept(directory, interrupted, first, option):
     interrupted(3, "model", "in", "-o", "out")
-    path = directory / "out.parts" / "inputs.json"
-    path.unlink() if contents is None else path.write_bytes(contents)
-    if contents != b"{}":                                                       # valid, but not those of these blocks
-        assert translate("model", "in", "-o", "out", "--resume") == 0
-        assert (directory / "out").read_bytes() == whole
-    else:
-        assert translate("model", "in", "-o", "out", "--resume") == 2
+    part = directory / "out.part.0"
+    part.write_bytes(first + part.read_bytes()[part.read_bytes().index(b"\n"):])
+    before = part.read_bytes()
+    assert translate("model", "in", "-o", "out", *option) == 2
+    assert part.read_bytes() == before
 
 
 def test_an_interrupted_join_is_repeated(directory, interrupted, whole):
@@ -174,31 +182,103 @@ def test_without_resume_what_was_done_is_not_overwritten(directory, interrupted)
     assert finished(directory) == before
 
 
-@pytest.mark.parametrize("name", ["out.part", "out.parts"])
+@pytest.mark.parametrize("name", ["out.part", "out.part.0"])
 def test_nothing_is_written_through_a_link(directory, name):
-    (directory / "elsewhere").mkdir() if name == "out.parts" else (directory / "elsewhere").write_text("mine")
+    (directory / "elsewhere").write_text("mine")
     (directory / name).symlink_to("elsewhere")
     assert translate("model", "in", "-o", "out") == 2
     assert (directory / name).is_symlink() and not (directory / "out").exists()
+    assert (directory / "elsewhere").read_text() == "mine"
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "chapter-1.txt", ""])
-def test_what_a_user_has_in_place_of_the_blocks_is_kept_and_refused(directory, name):
-    (directory / "out.parts").mkdir() if name else (directory / "out.parts").write_text("mine")
-    if name:
-        (directory / "out.parts" / name).write_text("mine")
+@pytest.mark.parametrize("mine", ["mine", '{"mine": 1}\n', None])
+def test_what_a_user_has_in_place_of_a_part_is_kept_and_refused(directory, mine):
+    part = directory / "out.part.0"
+    part.mkdir() if mine is None else part.write_text(mine)
     for model in ("model", "nowhere"):
-        assert translate(model, "in", "-o", "out") == 2
-    assert (directory / "out.parts" / name if name else directory / "out.parts").read_text() == "mine"
+        for option in ((), ("--resume",)):
+            assert translate(model, "in", "-o", "out", *option) == 2
+    assert part.is_dir() if mine is None else part.read_text() == mine
 
 
-def test_a_damaged_block_is_made_again(directory, interrupted, whole):
+@pytest.mark.parametrize(("damage", "intact"), [
+    (lambda contents: contents[:-3], 2), (lambda contents: contents + bytes(5_000), 3),
+    (lambda contents: contents[:-9] + bytes(9), 2), (lambda contents: contents + b'{"bytes": 1000000000000}\n', 3),
+    (lambda contents: contents.replace(b"\n", b"\n\0", 1), 0)], ids=["cut", "longer", "zeros", "too long", "no block"])
+def test_blocks_are_finished_up_to_the_first_that_is_damaged(directory, interrupted, whole, damage, intact):
     interrupted(4, "model", "in", "-o", "out")
-    first, second, _ = sorted((directory / "out.parts").glob("*.txt"))
-    first.write_bytes(first.read_bytes()[:-3])
-    second.write_bytes(b"")
+    part = directory / "out.part.0"
+    part.write_bytes(damage(part.read_bytes()))
+    assert len(finished(directory)) == intact
+    interrupted(2, "model", "in", "-o", "out", "--resume")
+    assert len(finished(directory)) == intact + 1
     assert translate("model", "in", "-o", "out", "--resume") == 0
-    assert (directory / "out").read_bytes() == whole
+    assert (directory / "out").read_bytes() == whole and left(directory) == ["out"]
+
+
+@pytest.mark.parametrize("text", [b"", b"\n", b"ein Hund", b" \r\n\t\n  ein Hund \r", b"\r" * 3 + b"\n" * 19])
+@pytest.mark.parametrize("format", ["text", "jsonl"])
+def test_a_file_has_the_bytes_of_standard_output(directory, capfdbinary, text, format):
+    (directory / "in").write_bytes(text)
+    assert translate("model", "in", "--format", format) == 0
+    assert translate("model", "in", "--format", format, "-o", "out") == 0
+    assert (directory / "out").read_bytes() == capfdbinary.readouterr().out
+    assert left(directory) == ["out"]
+
+
+class FullDisk:
+    """File in which a write, counted from 1 in all files, writes half of the data and fails."""
+
+    count = fails = 0
+
+    def __init__(self, file):
+        self.file = file
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+    def write(self, data):
+        FullDisk.count += 1
+        if FullDisk.count == FullDisk.fails:
+            self.file.write(data[:len(data) // 2])
+            self.file.flush()
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return self.file.write(data)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("operation", ["write", "fsync", "replace"])
+def test_wherever_an_operation_fails_the_output_is_the_old_or_the_new_one(directory, monkeypatch, operation):
+    """The n-th call fails, then the next after it, and so on, until the command succeeds."""
+    (directory / "in").write_bytes(b"\n".join(TEXT.split(b"\n")[:2 * BLOCK + 1]))
+    assert translate("model", "in", "-o", "whole") == 0
+    whole, failures = (directory / "whole").read_bytes(), 0
+    for fails in range(1, 20):
+        (directory / "out").write_bytes(b"old")
+        with monkeypatch.context() as patch:
+            if operation == "write":
+                patch.setattr(FullDisk, "count", 0)
+                patch.setattr(FullDisk, "fails", fails)
+                real = text_io.Output.__init__
+                patch.setattr(text_io.Output, "__init__", lambda self, file, *others, real=real: real(
+                    self, FullDisk(file), *others))
+            else:
+                real, count = getattr(os, operation), iter(range(1, 100))
+
+                def failing(*arguments, real=real, count=count, fails=fails):
+                    if next(count) == fails:
+                        raise OSError(errno.ENOSPC, "No space left on device")
+                    return real(*arguments)
+
+                patch.setattr(os, operation, failing)
+            code = translate("model", "in", "-o", "out", "--resume")
+        failures += code
+        assert (directory / "out").read_bytes() == (b"old" if code else whole)
+        assert translate("model", "in", "-o", "out", "--resume") == 0
+        assert (directory / "out").read_bytes() == whole and left(directory) == ["out"]
+        if not code:
+            break
+    assert failures == 2 * {"write": 6, "fsync": 5, "replace": 1}[operation]
 
 
 def test_where_there_is_nothing_to_go_on_with_it_begins(directory, interrupted):
@@ -208,13 +288,26 @@ def test_where_there_is_nothing_to_go_on_with_it_begins(directory, interrupted):
     assert left(directory) == ["out"]
 
 
-def test_resume_needs_a_file(directory):
-    assert translate("model", "in", "--resume") == 2
-    assert translate("model", "in", "-o", "/dev/null", "--resume") == 2
+def test_resume_needs_files(directory):
+    for arguments in (["in"], ["in", "-o", "/dev/null"], ["-o", "out"], ["in", "-o", "out", "--prefix", "/dev/null"]):
+        assert translate("model", *arguments, "--resume") == 2
 
 
-def test_one_output_is_written_by_one_process(directory, capfd):
-    with (directory / "out.part").open("w") as file:
+def test_an_output_that_was_deleted_while_it_was_written_is_no_output(directory, monkeypatch):
+    real = Translator.translate
+
+    def deleting(self, *arguments, **options):
+        (directory / "out.part.0").unlink(missing_ok=True)
+        return real(self, *arguments, **options)
+
+    monkeypatch.setattr(Translator, "translate", deleting)
+    assert translate("model", "in", "-o", "out") == 2
+    assert not (directory / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["out.part", "out.part.0"])
+def test_one_output_is_written_by_one_process(directory, capfd, name):
+    with (directory / name).open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert translate("model", "in", "-o", "out") == 2
     assert "another process is writing" in capfd.readouterr().err
@@ -235,11 +328,10 @@ DRIVER = """\
 import os, signal, sys
 from seq2seq.cli import main
 from seq2seq.cli import translate as command
-from seq2seq.storage import atomic
-from seq2seq.translation import unfinished_output
+from seq2seq.translation import text_io
 from seq2seq.translation.translator import Translator
 command.BLOCK_LINES = 7
-translate, replace_file, blocks = Translator.translate, atomic.replace_file, 0
+translate, write, blocks = Translator.translate, text_io.Output.write, 0
 sent = [getattr(signal, name) for name in os.environ["SENT"].split()]
 
 def translating(self, *arguments, **options):
@@ -249,12 +341,13 @@ def translating(self, *arguments, **options):
         os.kill(os.getpid(), number)
     return translate(self, *arguments, **options)
 
-def replacing(path, contents):
-    if path.name.startswith("00000002") and not sent:                           # killed in the middle of writing
-        os.replace = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)
-    replace_file(path, contents)
+def writing(self, data):
+    if blocks == 3 and not sent:                                                # killed in the middle of writing
+        write(self, data[:len(data) // 2])
+        os.kill(os.getpid(), signal.SIGKILL)
+    write(self, data)
 
-Translator.translate, unfinished_output.replace_file = translating, replacing
+Translator.translate, text_io.Output.write = translating, writing
 sys.exit(main())
 """
 
@@ -284,20 +377,20 @@ def test_a_signal_ends_it_and_resume_goes_on(directory, sent, code, lines):
 
 
 @pytest.mark.slow
-def test_a_process_that_waits_for_lines_stops_at_once(directory):
-    lines = TEXT.split(b"\n")
+def test_a_process_that_waits_for_lines_stops_at_once_and_keeps_what_it_has(directory):
+    lines, part = TEXT.split(b"\n"), directory / "out.part"
     process = start(directory, "", "-o", "out", stdin=subprocess.PIPE)
     process.stdin.write(b"\n".join(lines[:BLOCK + 3]) + b"\n")
     process.stdin.flush()
     for _ in range(6000):
-        if process.poll() is not None or finished(directory):
+        if process.poll() is not None or part.exists() and part.stat().st_size:
             break
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     process.wait(60)
     err = process.stderr.read().decode()
     assert process.returncode == 130, err
-    assert [block.count(b"\n") for block in finished(directory)] == [BLOCK]
+    assert part.read_bytes().count(b"\n") == BLOCK and left(directory) == ["out.part"]
 
 
 def test_a_damaged_gz_is_named(tmp_path):
