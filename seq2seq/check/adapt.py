@@ -42,11 +42,11 @@ from seq2seq.signals import stopping_by_ctrl_c
 from seq2seq.storage.atomic import replace_directory
 from seq2seq.storage.checkpoints import (
     BEST,
+    Card,
     load_bundle,
     recipe_with_corpora,
     resolve_model_path,
     save_bundle,
-    update_bundle_metadata,
 )
 from seq2seq.storage.directories import read_metadata
 from seq2seq.storage.int8_score import Int8Score
@@ -112,7 +112,7 @@ class Adaptation:
 
 @stopping_by_ctrl_c()
 def adapt(model: Path, domain: Sequence[Path], output: Path, *, general: Sequence[Path] = (), allow_loss: float = 0.5,
-          seed: int = 1, settings: Sequence[str] = ()) -> Adaptation:
+          seed: int = 1, settings: Sequence[str] = (), card: Card | None = None) -> Adaptation:
     """Adapt a model to the text of a domain, and write the adapted model as a run.
 
     If an adaptation was interrupted, the same call resumes it.
@@ -123,6 +123,7 @@ def adapt(model: Path, domain: Sequence[Path], output: Path, *, general: Sequenc
             test text of the model. Training and validation text must be on this machine.
         allow_loss: maximum decrease of the score on general validation text.
         seed: seed of the split of the text and of the training. settings: KEY=VALUE overrides of the training's recipe.
+        card: see `save_bundle`.
     Raises:
         Stopped: Ctrl-C, also while the averages are scored; the training is kept then.
     """
@@ -170,11 +171,11 @@ def adapt(model: Path, domain: Sequence[Path], output: Path, *, general: Sequenc
     old, new = as_tensors(stored.weights), as_tensors(trained.weights)
     device = choose_device(adapted_recipe.training.device)
 
-    def translator(share: float) -> Translator:
+    def translator(share: float, device: str = device, precision: str = "reference") -> Translator:
         weights = as_arrays(interpolated(old, new, share))
         # The metadata have the tags that the model knows, and how it aligns words.
         average = StoredModel(None, adapted_recipe, tokenizers, weights, trained.metadata)
-        return Translator.of_model(average, device, "reference")
+        return Translator.of_model(average, device, precision)
 
     def scores(average: Translator, translated: list[list[str]]) -> list[Score]:
         """Return the scores on the validation text of the domain, and on general validation text. Append the
@@ -221,17 +222,18 @@ def adapt(model: Path, domain: Sequence[Path], output: Path, *, general: Sequenc
         for name, lines in references.items()})
     # The validation scores of the training are not those of the average.
     metadata = {key: value for key, value in trained.metadata.items() if key not in ("validation", "int8")}
-    save_bundle(output / BEST, interpolated(old, new, chosen.share), adapted_recipe.to_yaml(),
-                trained.tokenizer_files, {**metadata, "test": {name: to_dict(scores) for name, scores in after.items()},
-                                      "adaptation": {**asdict(found), "model": str(model)}})
+    metadata |= {"test": {name: to_dict(scores) for name, scores in after.items()},
+                 "adaptation": {**asdict(found), "model": str(model)}}
     if metric == "bleu" and native_obstacle(adapted_recipe.model, "int8") is None:
         console.print_message(f"scoring the adapted model in int8 on {domain_pairs:,} + {general_pairs:,} pairs")
-        fast = scores(replace(Translator.load(output / BEST, "cpu", "int8"), characters=None,
-                              decoding=decoding_with(adapted_recipe.decoding, {"shortlist": 0})), [])
+        fast = scores(replace(translator(chosen.share, "cpu", "int8"), decoding=decoding_with(
+            adapted_recipe.decoding, {"shortlist": 0})), [])
         int8 = Int8Score(mean(score.value for score in fast), mean((chosen.domain, chosen.general)),
                          choose_precision("reference", device), sum(map(len, sets.values())), fast[0].signature)
-        update_bundle_metadata(output / BEST, **int8.metadata())
+        metadata |= int8.metadata()
         print_int8(int8, "the adapted model")
+    save_bundle(output / BEST, interpolated(old, new, chosen.share), adapted_recipe.to_yaml(),
+                trained.tokenizer_files, metadata, card)
     return found
 
 

@@ -40,9 +40,10 @@ def adapt(
     """
     from seq2seq.check import adapt as adaptation
     from seq2seq.evaluation.significance import verdict
+    from seq2seq.interop.model_card import bundle_card
 
     found = adaptation.adapt(model, text, output, allow_loss=allow_loss, seed=seed, general=general or (),
-                             settings=settings or ())
+                             settings=settings or (), card=bundle_card)
     typer.echo(adaptation.as_text(found.table, found.metric, found.validated))
     typer.echo(f"chosen share: {found.chosen.share}\n\n{found.metric} on test text   before   after")
     for name, test in found.tests.items():

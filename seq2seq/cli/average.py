@@ -30,9 +30,10 @@ def average(
 ) -> None:
     """Average the weights of checkpoints into one model."""
     require_no_bundle(output, overwrite)
+    from seq2seq.interop.model_card import bundle_card
     from seq2seq.storage.averaging import average_checkpoints
 
-    steps = average_checkpoints(models, output, last)
+    steps = average_checkpoints(models, output, last, bundle_card)
     fewer = (f" (the run has no more; --last is {last}, and training.keep_checkpoints is the number that a run keeps)"
              if last and last > len(steps) else "")
     console.print_message(f"averaged {len(steps)} checkpoints{fewer}, saved at steps "

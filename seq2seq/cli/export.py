@@ -20,6 +20,7 @@ class Format(StrEnum):
     huggingface = "huggingface"
     ctranslate2 = "ctranslate2"
     argos = "argos"
+    seq2seq = "seq2seq"
 
 
 class Quantization(StrEnum):
@@ -35,7 +36,8 @@ class Quantization(StrEnum):
     bfloat16 = "bfloat16"
 
 
-EXAMPLES = examples("seq2seq export runs/multi30k_de_en --to huggingface --output marian",
+EXAMPLES = examples("seq2seq export runs/multi30k_de_en --to seq2seq --output de_en",
+                    "seq2seq export runs/multi30k_de_en --to huggingface --output marian",
                     "seq2seq export runs/multi30k_de_en --to ctranslate2 --quantization int8 --output fast",
                     "seq2seq export opus-de-en --to ctranslate2 --source dev.de --output fast",
                     "seq2seq export runs/multi30k_de_en --to argos --splitter de.onnx --output de_en.argosmodel")
@@ -46,7 +48,7 @@ def export(
     format: Annotated[Format, typer.Option(
         "--to", metavar="FORMAT", show_default=False,
         help="huggingface: a Marian model of transformers. ctranslate2: a directory for CTranslate2. argos: an "
-        ".argosmodel file for Argos Translate and LibreTranslate.")],
+        ".argosmodel file for Argos Translate and LibreTranslate. seq2seq: a bundle with a model card, to publish.")],
     output: Annotated[Path, typer.Option(
         "--output", "-o", metavar="PATH", help="Directory to write the exported model to; for argos, a file.",
         show_default=False)],
@@ -62,13 +64,22 @@ def export(
     lines: Annotated[int, typer.Option(
         metavar="N", min=1, help="Maximum number of lines to compare.")] = 500,
 ) -> None:
-    """Write a model in the format of another library.
+    """Write a model to publish it, or to use it in another library.
 
-    The other library then loads the exported model, translates the lines of --source, and scores the translations of
+    The other library loads the exported model, translates the lines of --source, and scores the translations of
     the original model. If its results differ too much from those of the original model, the exported model is
     discarded, and the error shows the first lines that differ.
     """
     notes: list[str] = []
+    if format is Format.seq2seq:
+        if quantization or splitter or source:
+            raise UserError("--quantization, --splitter and --source are for the formats of other libraries. Leave "
+                            "these options out.")
+        from seq2seq.interop.model_card import publish
+
+        publish(model, output)
+        console.print_message(f"publish with: hf upload NAME/MODEL {shlex.quote(str(output))}")
+        return
     if splitter and format is not Format.argos:
         raise UserError("--splitter is for --to argos. Leave the option out.")
     if format is Format.huggingface:

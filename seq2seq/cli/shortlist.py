@@ -57,6 +57,7 @@ def shortlist(
         names = sources.name, targets.name
         require_as_many_lines(names, sources.total, targets.total)
         from seq2seq.alignment.estimate_shortlist import ShortlistCounts
+        from seq2seq.interop.model_card import bundle_card
         from seq2seq.storage.checkpoints import SHORTLIST, load_bundle, resolve_model_path, save_bundle
 
         translator = load_translator(model, device, precision, threads, target_language)
@@ -68,6 +69,6 @@ def shortlist(
         console.warn(f"{counts.too_long:,} pairs are too long for the model and were left out")
     bundle, found = load_bundle(resolve_model_path(model)), counts.shortlist()
     save_bundle(output, bundle.weights, bundle.recipe_text, {**bundle.tokenizer_files, SHORTLIST: found.to_file()},
-                bundle.metadata)
+                bundle.metadata, bundle_card)
     console.print_message(f"the shortlist has {len(found.pieces):,} pairs of pieces; translate with: seq2seq translate "
                           f"{shlex.quote(str(output))} --set decoding.shortlist=100 FILE")

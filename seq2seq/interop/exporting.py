@@ -18,18 +18,25 @@ from torch import Tensor
 from seq2seq import console
 from seq2seq.data.alignment_links import AlignmentSettings, measured_aligner
 from seq2seq.data.corpus import read_texts, validation_pairs
-from seq2seq.errors import CheckpointError, FormatError, UserError
+from seq2seq.errors import FormatError, UserError
 from seq2seq.files import NotJson, parse_json, regular_bytes
 from seq2seq.inference.eager import for_inference
 from seq2seq.inference.load_model import read_model
+from seq2seq.interop.model_card import Sizes, Usage, model_card
 from seq2seq.model import Model
 from seq2seq.model.attention import CrossAttention
 from seq2seq.model.transformer import DecoderLayer, Transformer
 from seq2seq.recipe import DecodingOptions, DecodingSection, ModelSection, Recipe
 from seq2seq.recipe.combinations import SAMPLING_KEYS
 from seq2seq.storage.atomic import delete, link_or_copy, make_directories, recover, replace_directory
-from seq2seq.storage.checkpoints import MODEL, README, bundle_metadata, recipe_with_corpora, resolve_model_path
-from seq2seq.storage.model_card import Sizes, Usage, is_own_card, model_card
+from seq2seq.storage.checkpoints import (
+    MODEL,
+    README,
+    bundle_metadata,
+    is_own_card,
+    recipe_with_corpora,
+    resolve_model_path,
+)
 from seq2seq.storage.tensor_files import read_shapes
 from seq2seq.tokenizers.canonical_text import CODE, is_blank
 from seq2seq.tokenizers.context import CONTEXT_SEPARATOR, in_context
@@ -321,7 +328,7 @@ def write_card(directory: Path, path: Path, exportable: Exportable, library: str
     """
     bundle = resolve_model_path(path)
     original = Sizes.of_tensors(read_shapes(bundle / MODEL))
-    sizes = Sizes(original.parameters, weights.stat().st_size, (number_format,), original.vocabularies)
+    sizes = Sizes(original.parameters, weights.stat().st_size, number_format)
     note = (f"Exported by seq2seq, which compared the results of this model with those of the original: see {REPORT}."
             f"{exportable.note and f' {exportable.note}'}")
     if count := exportable.recipe.data.context:
@@ -333,13 +340,10 @@ def write_card(directory: Path, path: Path, exportable: Exportable, library: str
         note += (" The model was trained on text in canonical form: in Unicode's NFC, with ordinary single spaces, and "
                  "without invisible characters. seq2seq brings text into this form itself. For this export, do it in "
                  f"Python: `text = {CODE}`.")
-    shown = Usage(library, usage, note, lossless=number_format == "float32")
-    try:
-        card = model_card(exportable.recipe, bundle_metadata(bundle), sizes, shown)
-    except CheckpointError as error:
-        console.warn(f"{bundle}: the card of the export shows no scores and counts: {error}")
-        card = model_card(exportable.recipe, {}, sizes, shown)
-    (directory / README).write_text(card, encoding="utf-8")
+    shown = Usage(library, f"{note}\n\n{usage}", lossless=number_format == "float32")
+    # The other library has another int8.
+    metadata = {key: value for key, value in bundle_metadata(bundle).items() if key != "int8"}
+    (directory / README).write_text(model_card(exportable.recipe, metadata, sizes, shown), encoding="utf-8")
 
 
 def kept_card(export: Path) -> str:

@@ -18,6 +18,7 @@ from seq2seq.errors import CheckpointError, FormatError, OptionError, RecipeErro
 from seq2seq.files import NotJson, parse_json, real_path, regular_bytes
 from seq2seq.inference.load_model import as_tensors
 from seq2seq.interop.marian import BIAS, model_section_from_config, weights_from_marian
+from seq2seq.interop.model_card import bundle_card
 from seq2seq.recipe import Languages, ModelSection, parse_recipe
 from seq2seq.recipe.directions import direction_into, targets_of
 from seq2seq.recipe.yaml_document import write_yaml
@@ -76,7 +77,8 @@ def import_model(name: str, output: Path, source_language: str | None = None,
     except UNREADABLE as error:
         raise FormatError(f"{name} cannot be imported: its files are not those of a Marian model, or are damaged "
                           f"({_reason(error)}). Copy all of them again.") from error
-    save_bundle(output, weights, text, files, {"imported_from": name, "parameters": imported.parameters})
+    save_bundle(output, weights, text, files, {"imported_from": name, "parameters": imported.parameters},
+                bundle_card)
     return imported
 
 

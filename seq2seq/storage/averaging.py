@@ -16,9 +16,11 @@ from seq2seq.files import real_path
 from seq2seq.storage.atomic import current_path
 from seq2seq.storage.checkpoints import (
     BEST,
+    HELD_OUT,
     RECIPE,
     RECIPE_DIRECTORY,
     TEXT_CHECKSUMS,
+    Card,
     list_checkpoints,
     load_bundle,
     load_checkpoint,
@@ -29,14 +31,14 @@ from seq2seq.storage.checkpoints import (
 from seq2seq.storage.directories import read_file
 from seq2seq.storage.foreign_models import foreign_model
 from seq2seq.storage.links import DamagedError, refuse_links
-from seq2seq.storage.model_card import HELD_OUT
 from seq2seq.storage.tokenizer_files import load_tokenizers
 
 MOVING_AVERAGE = "average."
 """Prefix of tensor names in a checkpoint's state: average.NAME is the moving average of the weight NAME."""
 
 
-def average_checkpoints(paths: Sequence[Path], output: Path, last: int | None = None) -> list[int]:
+def average_checkpoints(paths: Sequence[Path], output: Path, last: int | None = None, card: Card | None = None
+                        ) -> list[int]:
     """Write a bundle with the mean of the weights of a run's checkpoints.
 
     If the checkpoints contain moving averages of the weights, the mean of the moving averages is written instead.
@@ -44,6 +46,7 @@ def average_checkpoints(paths: Sequence[Path], output: Path, last: int | None = 
     Args:
         paths: a run directory, or checkpoints of one run. Of a run, only checkpoints saved at a validation are used.
         last: number of the run's newest validated checkpoints to average; None: all.
+        card: see `save_bundle`.
     Returns:
         The steps that were averaged.
     """
@@ -59,7 +62,7 @@ def average_checkpoints(paths: Sequence[Path], output: Path, last: int | None = 
     steps = [step_of(path) for path in checkpoints]
     recipe, metadata = _description(runs[0])
     tokenizers = load_tokenizers(runs[0] / "tokenizer")
-    save_bundle(output, weights, recipe, tokenizers.files(), {**metadata, "averaged_steps": steps})
+    save_bundle(output, weights, recipe, tokenizers.files(), {**metadata, "averaged_steps": steps}, card)
     return steps
 
 

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seq2seq import console
 from seq2seq.errors import CheckpointError, RecipeError
-from seq2seq.recipe import Readable, Recipe, load_recipe, parse_recipe
+from seq2seq.recipe import Readable, Recipe, load_recipe
 from seq2seq.storage.atomic import (
     cannot_save,
     current_path,
@@ -48,7 +47,6 @@ from seq2seq.storage.directories import (
 )
 from seq2seq.storage.foreign_models import foreign_model
 from seq2seq.storage.links import RUN_DIRECTORIES, DamagedError, path_inside
-from seq2seq.storage.model_card import Sizes, is_own_card, model_card
 from seq2seq.storage.tensor_files import read_shapes, read_tensors, read_weights
 
 if TYPE_CHECKING:
@@ -65,6 +63,11 @@ README = "README.md"
 RECIPE_DIRECTORY = "recipe_directory"
 """Field of a bundle's metadata: directory of the recipe file of its training, which finds the corpora of a bundle that
 is not in its run. Another machine ignores it."""
+HELD_OUT = "held_out"
+"""Field of a bundle's metadata: number of pairs of each validation and test corpus, by its key in the recipe's section
+`data`."""
+CARD_MARK = "---\n# Written by seq2seq, and replaced with the model. Remove this line to keep your changes.\n"
+"""Beginning of each model card. A README.md without it belongs to the user and is never overwritten."""
 TEXT_CHECKSUMS = "text_sha256"
 """Field of a bundle's metadata: checksums of the training, validation and test text; see `Recipe.readable`."""
 VALIDATED = "validated"
@@ -207,19 +210,28 @@ class Bundle:
     metadata: dict[str, Any]
 
 
+Shapes = Mapping[str, tuple[tuple[int, ...], str]]
+"""Mapping from a tensor's name to its shape and its safetensors dtype, such as F32."""
+Card = Callable[[str, Mapping[str, Any], Shapes], str]
+"""Function that returns the text of a model card from the text of the recipe, the metadata and the shapes of the
+weights. Commands that write a bundle to publish give the one of `interop`, which this chapter cannot import."""
+
+
 def save_bundle(
     directory: Path,
     weights: Mapping[str, Tensor] | Mapping[str, np.ndarray],
     recipe_text: str,
     tokenizer_files: Mapping[str, bytes],
     metadata: Mapping[str, Any],
+    card: Card | None = None,
 ) -> Path:
-    """Write a bundle with its model card. An old bundle is replaced atomically; files that users put into it are kept.
+    """Write a bundle. An old bundle is replaced atomically; files that users put into it are kept.
 
     Args:
         weights: tensors or arrays by name; tied weights are included once.
         tokenizer_files: contents by file name. The names must be in TOKENIZER_FILES.
         metadata: further fields of metadata.json, such as test scores and corpus counts.
+        card: function that makes the model card; None: the bundle gets none.
     """
     path = Path(os.path.realpath(directory))                                    # a link to the bundle stays a link
     with suppress(OSError):                                                     # `replace_directory` reports it
@@ -237,13 +249,9 @@ def save_bundle(
             else:
                 link_or_copy(file, new / file.name)
         (new / METADATA).write_bytes(as_json(metadata))
-        if (card := _card(new, metadata)) is not None:
-            (new / README).write_bytes(card)
+        if card is not None and not os.path.lexists(new / README):
+            (new / README).write_text(card(recipe_text, metadata, read_shapes(new / MODEL)), encoding="utf-8")
     return Path(directory)
-
-
-Shapes = Mapping[str, tuple[tuple[int, ...], str]]
-"""Mapping from a tensor's name to its shape and its safetensors dtype, such as F32."""
 
 
 def load_bundle(directory: Path, require: Callable[[Bundle, Shapes], None] = lambda bundle, shapes: None) -> Bundle:
@@ -307,7 +315,7 @@ def weights_checksum(directory: Path) -> str:
 
 
 def update_bundle_metadata(directory: Path, weights: str | None = None, **fields: Any) -> None:
-    """Add or replace fields of the metadata.json of a run's bundle, such as test scores, and renew its model card.
+    """Add or replace fields of the metadata.json of a run's bundle, such as test scores.
 
     The caller holds the lock of the run, so that no other process replaces the bundle meanwhile.
 
@@ -320,25 +328,16 @@ def update_bundle_metadata(directory: Path, weights: str | None = None, **fields
     try:
         delete_temporary(directory)
         replace_file(directory / METADATA, as_json(metadata))
-        if (card := _card(directory, metadata)) is not None:
-            replace_file(directory / README, card)
     except OSError as error:
         raise cannot_save(directory / METADATA, error) from error
 
 
-def _card(directory: Path, metadata: Mapping[str, Any]) -> bytes | None:
-    """Return the model card of a bundle; None if its README.md is not seq2seq's, or its recipe cannot be read."""
-    if os.path.lexists(directory / README) and not is_own_card(directory / README):
-        return None
-    try:
-        recipe = parse_recipe(read_file(path_inside(directory, RECIPE)).decode(), directory / RECIPE, alone=True)
-    except (RecipeError, UnicodeDecodeError):                           # loading the model will report the error
-        return None
-    try:
-        return model_card(recipe, metadata, Sizes.of_tensors(read_shapes(path_inside(directory, MODEL)))).encode()
-    except CheckpointError as error:                                    # the model itself is complete
-        console.warn(f"{directory}: the model card was not written: {error}")
-        return None
+def is_own_card(path: Path) -> bool:
+    """Return True if a file is a model card that seq2seq may replace."""
+    if path.is_symlink() or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(CARD_MARK)) == CARD_MARK.encode()
 
 
 def stored_recipe(directory: Path) -> Recipe:

@@ -25,6 +25,7 @@ from seq2seq.signals import Stopped, stopping_by_signal
 from seq2seq.storage.averaging import average_intact
 from seq2seq.storage.checkpoints import (
     BEST,
+    HELD_OUT,
     RECIPE_DIRECTORY,
     TEXT_CHECKSUMS,
     VALIDATED,
@@ -34,7 +35,6 @@ from seq2seq.storage.checkpoints import (
     save_checkpoint,
     step_of,
 )
-from seq2seq.storage.model_card import HELD_OUT
 from seq2seq.storage.run_directory import Log, NoLog
 from seq2seq.storage.tokenizer_files import checksums_of
 from seq2seq.tokenizers.tokenizer import Tokenizers

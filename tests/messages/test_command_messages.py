@@ -72,6 +72,7 @@ OTHERS = [
     "check recipe.yaml --run-dir file", "train recipe.yaml --device tpu --run-dir x",
     "export model --to huggingface --quantization int8 -o x",
     "export model --to ctranslate2 --splitter a.onnx -o x",
+    "export model --to seq2seq --source two -o x", "export model --to seq2seq -o folder",
 ]
 
 

@@ -11,6 +11,7 @@ import torch
 from catalogue import Catalogue
 
 from seq2seq.data.corpus import require_readable
+from seq2seq.interop.model_card import bundle_card
 from seq2seq.recipe import Corpus, parse_recipe
 from seq2seq.storage.atomic import cannot_save
 from seq2seq.storage.averaging import average_checkpoints
@@ -198,6 +199,11 @@ def a_bundle_over_a_file(folder):
 @catalogue
 def scores_of_other_weights(folder):
     update_bundle_metadata(bundle(folder), "of other weights", test={})
+
+
+@catalogue
+def metadata_that_no_card_can_show(folder):
+    save_bundle(folder / "model", {"weight": torch.ones(2)}, RECIPE, {}, {"step": "last"}, bundle_card)
 
 
 @catalogue

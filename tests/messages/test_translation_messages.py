@@ -268,8 +268,7 @@ def add_int8(name: str, **record) -> None:
     """Add a bundle whose metadata has a record of BLEU in int8."""
     def case(folder):
         path = model(folder)
-        with redirect_stderr(StringIO()):                                       # of the model card
-            update_bundle_metadata(path, int8=record)
+        update_bundle_metadata(path, int8=record)
         with redirect_stderr(StringIO()) as told:
             Translator.load(path, "cpu")
         used = choose_precision("reference", "cpu")

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from seq2seq.cli import main
+from seq2seq.errors import CheckpointError
 from seq2seq.interop import exporting
 from seq2seq.translation.unfinished_output import INPUTS
 
@@ -150,7 +151,7 @@ def test_an_export_that_is_replaced_changes_and_shows_nothing_outside(work, name
     Path("old", exporting.REPORT).write_text('{"files": ["model.bin", "parity.json"]}')
     put(kind, name if name.startswith(".") else Path("old", name), work / "mine")
     before = state(work / "mine")
-    with pytest.MonkeyPatch.context() as patch, suppress(exporting.FormatError, exporting.CheckpointError):
+    with pytest.MonkeyPatch.context() as patch, suppress(exporting.FormatError, CheckpointError):
         patch.setattr(exporting, "compare", lambda *_: exporting.Parity(1, 1, 0, 0, []))
         exporting.write_checked_export(Path("old"), "x", lambda new: (new / "model.bin").write_bytes(b"new"),
                                        lambda new: None, None, [], exporting.Tolerance(1, 0, each=True))
