@@ -48,7 +48,7 @@ from benchmarks.measuring import environment, spread
 from benchmarks.serving import CAPTIONS, Sentences, measure, percentile
 from seq2seq.documents.translate_document import model_recipe
 from seq2seq.errors import UserError
-from seq2seq.storage.checkpoints import load_bundle, resolve_model_path, save_bundle
+from seq2seq.storage.checkpoints import best_bundle, load_bundle, resolve_model_path, save_bundle
 from seq2seq.storage.directories import METADATA
 
 KEY = "a-right-key"
@@ -618,7 +618,7 @@ def trained_model(data: Path) -> Path:
     # There is a best model after the only validation, at the end.
     training = {"batch_tokens": 2048, "learning_rate": 2e-3, "max_steps": 700, "validate_every": 700,
                 "warmup_steps": 200}
-    if not (run / "best").exists():
+    if not best_bundle(run):
         train(recipe.model_copy(update={"training": recipe.training.model_copy(update=training)}), run)
     return run
 

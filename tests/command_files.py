@@ -1,6 +1,5 @@
 """Models with random weights, and the text and recipes that commands of the command line are tested with."""
 
-import hashlib
 import io
 import sys
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from seq2seq.cli import main
 from seq2seq.inference.load_model import stored_weights
 from seq2seq.model import build_model
 from seq2seq.recipe import Recipe, parse_recipe
-from seq2seq.storage.checkpoints import TEXT_CHECKSUMS, VALIDATED, save_bundle, save_checkpoint
+from seq2seq.storage.checkpoints import BEST, BUNDLES, VALIDATED, save_bundle, save_checkpoint
 from seq2seq.storage.tokenizer_files import save_tokenizers
 from seq2seq.tokenizers.tokenizer import Tokenizers, train_tokenizers
 
@@ -83,10 +82,14 @@ def random_weights(seed: int, text: str = RECIPE) -> dict[str, torch.Tensor]:
 
 def save_model(place: Path, seed: int = 1, text: str = RECIPE, vocabulary: Tokenizers | None = None,
                metadata: dict | None = None) -> Path:
-    """Save a random model as a bundle, which was tested on the text of `write_tests`."""
-    checksums = [hashlib.sha256(as_file(lines)).hexdigest() for lines in (GERMAN, ENGLISH)]
+    """Save a random model as a bundle. If it is in the directory `bundles` of a run, it becomes the best of the run."""
+    run = place.parent.parent
+    if place.parent.name == BUNDLES:
+        run.mkdir(parents=True, exist_ok=True)
+        (run / "recipe.yaml").write_text(text, encoding="utf-8")
+        (run / BEST).write_text(place.name)
     return save_bundle(place, random_weights(seed, text), text, (vocabulary or tokenizers()).files(),
-                       {TEXT_CHECKSUMS: checksums, **(metadata or {})})
+                       metadata or {})
 
 
 def save_run(place: Path, steps: list[int], between: Sequence[int] = ()) -> None:

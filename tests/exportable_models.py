@@ -8,12 +8,11 @@ import numpy as np
 import torch
 
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
-from seq2seq.files import sha256_of
 from seq2seq.inference.load_model import stored_weights
 from seq2seq.model import build_model
-from seq2seq.recipe import ModelSection, TokenizerSection
+from seq2seq.recipe import ModelSection, TokenizerSection, parse_recipe
 from seq2seq.recipe.yaml_document import write_yaml
-from seq2seq.storage.checkpoints import TEXT_CHECKSUMS, save_bundle
+from seq2seq.storage.checkpoints import save_best
 from seq2seq.tokenizers.context import CONTEXT_SEPARATOR, in_context
 from seq2seq.tokenizers.tokenizer import Tokenizers, train_tokenizers
 from tests.marian_models import ENGLISH, GERMAN
@@ -52,7 +51,8 @@ def trained_weights(joint: bool, kind: str, context: int, steps: int, section: t
 
 def make_bundle(directory: Path, *, joint: bool = True, kind: str = "unigram", steps: int = 50, beam_size: int = 3,
                 decoding: dict[str, Any] | None = None, context: int = 0, **model: Any) -> Path:
-    """Write a model that was trained for a few steps on six sentence pairs, and its validation set beside it."""
+    """Write a run with a model that was trained for a few steps on six sentence pairs, and its validation set beside.
+    Return the path of its bundle."""
     directory.mkdir()
     for name, lines in (("valid.de", GERMAN), ("valid.en", GERMAN)):
         (directory.parent / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
@@ -69,6 +69,5 @@ def make_bundle(directory: Path, *, joint: bool = True, kind: str = "unigram", s
         "decoding": {"beam_size": beam_size, "length_penalty": 0.7} | (decoding or {})})
     tokenizers = trained_tokenizers(joint, kind, context)
     weights = trained_weights(joint, kind, context, steps, tuple(sorted(section.items())))
-    save_bundle(directory, weights, text, tokenizers.files(),
-                {TEXT_CHECKSUMS: [sha256_of(directory.parent / "valid.de"), sha256_of(directory.parent / "valid.en")]})
-    return directory
+    (directory / "recipe.yaml").write_text(text, encoding="utf-8")
+    return save_best(directory, "small", weights, parse_recipe(text, directory / "recipe.yaml"), tokenizers.files(), {})

@@ -278,6 +278,12 @@ def output_of(work: Path, call: Sequence[str]) -> str:
     return short(run_command(work, call))
 
 
+def best_of(run: Path) -> Path:
+    """Return the best bundle of a run, in this version or in an earlier one."""
+    best = run / "best"
+    return best if best.is_dir() else run / "bundles" / best.read_text().strip()
+
+
 def checksum_of_weights(directory: Path) -> str:
     """Return the checksum of all tensors in the safetensors files of a directory."""
     digest = hashlib.sha256()
@@ -300,7 +306,7 @@ def trained(work: Path, run: Path, settings: Sequence[str]) -> str:
     clock = ("seconds", "tokens_per_second")
     log = [{key: value for key, value in json.loads(line).items() if key not in clock}
            for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return " ".join([checksum_of_weights(last), checksum_of_weights(run / "best"), short(json.dumps(log).encode()),
+    return " ".join([checksum_of_weights(last), checksum_of_weights(best_of(run)), short(json.dumps(log).encode()),
                      short((run / "finished.txt").read_bytes())])
 
 

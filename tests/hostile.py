@@ -48,6 +48,7 @@ def make_valid_files(directory: Path) -> None:
     from torch.utils.tensorboard import writer
 
     from seq2seq.recipe import load_recipe
+    from seq2seq.storage.checkpoints import best_bundle
     from seq2seq.training.run import train
 
     real, writer.SummaryWriter = writer.SummaryWriter, NoTensorBoard
@@ -65,6 +66,8 @@ def make_valid_files(directory: Path) -> None:
         for source, target in pairs) + "</body></tmx>\n")
     try:
         train(load_recipe(directory / "recipe.yaml"), directory / "run")
+        best_bundle(directory / "run").rename(directory / "run" / "bundles" / "model")
+        (directory / "run" / "best").write_text("model")
         make(directory / "theirs")
     finally:
         writer.SummaryWriter = real                                             # for the other tests in this process
@@ -83,6 +86,11 @@ def check(*settings: str) -> Command:
     return ["check", "recipe.yaml", *(f"--set={setting}" for setting in settings)]
 
 
+def bundle() -> Path:
+    """Return the path of the bundle of the run."""
+    return Path("run/bundles/model")
+
+
 def translate(model: str = "run", text: str = "valid.en", *options: str) -> Command:
     return ["translate", model, text, *CPU, *options]
 
@@ -92,7 +100,8 @@ def translate(model: str = "run", text: str = "valid.en", *options: str) -> Comm
 
 def special(draw: random.Random) -> Command:
     """Replace a file by a FIFO, a device, a socket, a directory or a broken link."""
-    run = sorted(str(path) for path in Path("run").rglob("*") if path.is_file() and path.name != ".lock")
+    run = sorted(str(path) for path in Path("run").rglob("*")
+                 if path.is_file() and path.name not in (".lock", ".holder"))
     uses: list[tuple[str, Command]] = [
         ("train.en", check()), ("valid.de", check()), ("recipe.yaml", check()),
         ("base.yaml", check("model={base: base.yaml}")), ("pairs.tsv", check(_table("pairs.tsv"))),
@@ -209,7 +218,7 @@ def bounds(draw: random.Random) -> Command:
                                              for part in (f"{option}{value}".split() if option.endswith("=")
                                                           else (option, value))))
     if use == 2:                                                                # wrong values with correct checksums
-        path = Path("run/best") / draw.choice(["recipe.yaml", "metadata.json"])
+        path = bundle() / draw.choice(["recipe.yaml", "metadata.json"])
         text = path.read_text()
         positions = [position for position, character in enumerate(text)
                   if character.isdigit() and not text[position - 1].isalnum() and text[position - 1] not in "._"]
@@ -218,9 +227,9 @@ def bounds(draw: random.Random) -> Command:
         while text[end:end + 1].isdigit():
             end += 1
         path.write_text(text[:position] + str(number) + text[end:])
-        _sign(Path("run/best"))
-        return translate("run/best")
-    path = Path("run/best/model.safetensors")
+        _sign(bundle())
+        return translate(str(bundle()))
+    path = bundle() / "model.safetensors"
     contents = path.read_bytes()
     length = int.from_bytes(contents[:8], "little")
     header = contents[8:8 + length].decode()
@@ -232,8 +241,8 @@ def bounds(draw: random.Random) -> Command:
         position = draw.choice(digits) + 1
         header = header[:position] + str(number) + header[position + 1:]
         path.write_bytes(len(header.encode()).to_bytes(8, "little") + header.encode() + contents[8 + length:])
-    _sign(Path("run/best"))
-    return translate("run/best")
+    _sign(bundle())
+    return translate(str(bundle()))
 
 
 def _number_keys() -> list[str]:
@@ -281,8 +290,8 @@ def nesting(draw: random.Random) -> Command:
     if use == 1:
         return check(f"{draw.choice(['data', 'data.train', 'name', 'model', 'expected'])}={deep[:100_000]}")
     if use == 2:
-        path = Path("run") / draw.choice(["metrics.jsonl", "tokenizer/metadata.json", "best/metadata.json",
-                                          "recipe.yaml"])
+        path = Path("run") / draw.choice(["metrics.jsonl", "tokenizer/metadata.json", "best",
+                                          "bundles/model/metadata.json", "recipe.yaml"])
         path.write_text(deep)
         return draw.choice([translate(), [*check(), "--run-dir", "run"], ["average", "run", "--output", "averaged"]])
     if use == 3:
@@ -299,12 +308,12 @@ def nesting(draw: random.Random) -> Command:
     if use == 5:
         Path("nbest").write_text(f'{{"line": 1, "source": "a", "translations": {deep}}}\n')
         return ["rescore", "nbest", "--model", "run", *CPU]
-    path = Path("run/best/model.safetensors")
+    path = bundle() / "model.safetensors"
     contents = path.read_bytes()
     header = deep.encode()
     path.write_bytes(len(header).to_bytes(8, "little") + header + contents[8:])
-    _sign(Path("run/best"))
-    return translate("run/best")
+    _sign(bundle())
+    return translate(str(bundle()))
 
 
 def _aliases(draw: random.Random) -> str:
@@ -340,18 +349,18 @@ def escapes(draw: random.Random) -> Command:
                             ["evaluate", "--hypothesis", "train.de", "--reference", "train.de", "--metric", escape],
                             ["average", "run", "--output", f"no{escape}/x/y"]])
     if use == 4:
-        path = Path("run/best/metadata.json")
+        path = bundle() / "metadata.json"
         replaced = draw.choice(['"sha256"', '"model.safetensors"', '"step"', "tokenizer.model"])
         path.write_text(path.read_text().replace(replaced, f'"{quoted}"', 1))
         if draw.random() < 0.5:
-            _sign(Path("run/best"))
-        return translate("run/best")
+            _sign(bundle())
+        return translate(str(bundle()))
     if use == 5:
-        path = Path("run/best/recipe.yaml")
+        path = bundle() / "recipe.yaml"
         path.write_text(path.read_text().replace(draw.choice(["transformer", "tiny", "d_model", "true", "en"]),
                                                  f'"{quoted}"', 1))
-        _sign(Path("run/best"))
-        return translate("run/best")
+        _sign(bundle())
+        return translate(str(bundle()))
     if use == 6:
         name = draw.choice(["train.en", "pairs.tsv", "pairs.jsonl", "pairs.tmx"])
         lines = Path(name).read_text().splitlines()
@@ -554,7 +563,7 @@ def _hostile_sentencepiece(draw: random.Random) -> bytes:
 
 def tokenizers(draw: random.Random) -> Command:
     """Put a hostile tokenizer into a bundle."""
-    path = Path("run/best/tokenizer.model")
+    path = bundle() / "tokenizer.model"
     use = draw.randrange(4)
     if use <= 1:
         path.write_bytes(_hostile_sentencepiece(draw))
@@ -574,8 +583,8 @@ def tokenizers(draw: random.Random) -> Command:
         del metadata["sha256"]["tokenizer.model"]
         metadata["sha256"] |= dict.fromkeys(("source.model", "target.model", "vocabulary.json"), "")
         (path.parent / "metadata.json").write_text(json.dumps(metadata))
-    _sign(Path("run/best"))
-    return draw.choice([translate("run/best"), [*check("tokenizer.taken_from=run/best")]])
+    _sign(bundle())
+    return draw.choice([translate(str(bundle())), [*check(f"tokenizer.taken_from={bundle()}")]])
 
 
 def exports(draw: random.Random) -> Command:

@@ -34,7 +34,7 @@ from toy import RECIPE, WORDS, copy_finished_run, write_corpus
 
 from seq2seq.cli import main as seq2seq
 from seq2seq.cli import translate as translate_command
-from seq2seq.storage.checkpoints import BEST, MODEL, STATE, list_checkpoints
+from seq2seq.storage.checkpoints import MODEL, STATE, best_bundle, list_checkpoints
 from seq2seq.storage.directories import METADATA
 from seq2seq.storage.run_directory import LOG_FILE
 from seq2seq.training import synthetic_text
@@ -65,19 +65,20 @@ def outcome(run: Path) -> dict[str, Any]:
     TensorBoard curves, synthetic text, and the names of temporary files that were not removed."""
     last = list_checkpoints(run)[-1]                                            # earlier ones depend on the clock
     results: dict[str, Any] = {
-        path.relative_to(run).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in (run / BEST / MODEL, last / MODEL, last / STATE, *run.glob("synthetic/*.txt"))}
+        name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in [
+            ("best", best_bundle(run) / MODEL), ("weights", last / MODEL), ("state", last / STATE),
+            *((path.name, path) for path in run.glob("synthetic/*.txt"))]}
     progress = json.loads((last / METADATA).read_bytes())["info"]["progress"]
     results["the train state"] = _without_clock({**progress, "window": _without_clock(progress["window"])})
     results["the log"] = [_without_clock(json.loads(line)) for line in (run / LOG_FILE).read_bytes().splitlines()]
-    metadata = json.loads((run / BEST / METADATA).read_text())
+    metadata = json.loads((best_bundle(run) / METADATA).read_text())
     results["scores"] = [metadata.get(key) for key in ("step", "validation", "test")]
     board = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0}).Reload()
     results["curves"] = {tag: [(event.step, event.value) for event in board.Scalars(tag)]
                          for tag in board.Tags()["scalars"] if tag.rpartition("/")[2] not in TIME_DEPENDENT_KEYS}
     results["temporary files"] = sorted(
-        path.name for directory in (run, run / "checkpoints") for path in directory.iterdir()
-        if path.name.startswith(".") and path.name != ".lock" or "writing" in path.name)
+        path.name for directory in (run, run / "checkpoints", run / "bundles") for path in directory.iterdir()
+        if path.name.startswith(".") and path.name not in (".lock", ".holder") or "writing" in path.name)
     return results
 
 
@@ -125,7 +126,12 @@ def adaptation(folder: Path) -> Kind:
     command = ["adapt", str(folder / "run"), str(folder / "memory.en"), str(folder / "memory.de"), "--output", RESULT,
                "--allow-loss", "100", "--set", "training.max_steps=40", "--set", "training.validate_every=20", "--set",
                "training.learning_rate=0.02", "--set", "training.threads=1"]
-    return command, lambda output: outcome(output / "training") | bytes_of(output / BEST / MODEL)
+
+    def results(output: Path) -> dict[str, Any]:
+        weights = (best_bundle(output) / MODEL).read_bytes()
+        return outcome(output / "training") | {"adapted weights": hashlib.sha256(weights).hexdigest()}
+
+    return command, results
 
 
 def translation(folder: Path) -> Kind:

@@ -1,5 +1,6 @@
 """Bundles of models with reproducible random weights."""
 
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -51,5 +52,7 @@ def random_model(text: str, tokenizers: Tokenizers, seed: int, noise: float = 0.
 
 
 def save_random_model(place: Path, text: str, tokenizers: Tokenizers, seed: int, noise: float = 0.0) -> Path:
-    """Save a random model as a bundle, and return its path. For the arguments see `random_model`."""
+    """Save a random model as a bundle, in place of what is there, and return its path. For the arguments see
+    `random_model`."""
+    shutil.rmtree(place, ignore_errors=True)
     return save_bundle(place, stored_weights(random_model(text, tokenizers, seed, noise)), text, tokenizers.files(), {})

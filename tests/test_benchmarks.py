@@ -20,6 +20,7 @@ from seq2seq.errors import RecipeError, UserError
 from seq2seq.inference import engines
 from seq2seq.model.loss import smoothed_cross_entropy
 from seq2seq.recipe import ModelSection
+from seq2seq.storage.checkpoints import best_bundle
 from seq2seq.training import run as training_run
 
 for package in ("transformers", "ctranslate2", "matplotlib"):
@@ -165,7 +166,7 @@ def test_each_benchmark_runs_in_its_smallest_form(data, tmp_path, monkeypatch, i
 
 
 def test_a_row_has_the_precision_that_is_used_and_not_the_one_that_was_asked_for(tmp_path, monkeypatch, capsys):
-    bundle, task = copy_finished_run(tmp_path) / "best", decoding.Task("greedy", 1, 1)
+    bundle, task = best_bundle(copy_finished_run(tmp_path)), decoding.Task("greedy", 1, 1)
     engines._kernels.cache_clear()
     monkeypatch.setattr(engines, "usable_libraries", lambda *_: [])
     name, _ = decoding.ours(bundle, "int8", 1, [], task)

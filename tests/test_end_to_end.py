@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from seq2seq.recipe import load_recipe
+from seq2seq.storage.checkpoints import best_bundle
 from seq2seq.training.run import train
 from seq2seq.translation.scoring import pair_scores
 from seq2seq.translation.translator import Translator
@@ -96,7 +97,7 @@ def test_a_small_model_memorises_twenty_pairs_and_translates_them_from_its_bundl
     scores = train(load_recipe(tmp_path / "recipe.yaml"), tmp_path / "run")
     assert scores["same"]["bleu"].value == pytest.approx(100)
     # A bundle is all that is needed, wherever it is.
-    shutil.move(tmp_path / "run" / "best", tmp_path / "elsewhere")
+    shutil.move(best_bundle(tmp_path / "run"), tmp_path / "elsewhere")
     for path in [*tmp_path.glob("*.en"), *tmp_path.glob("*.de")]:
         path.unlink()
     translator = Translator.load(tmp_path / "elsewhere", precision="fp32")

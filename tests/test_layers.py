@@ -22,7 +22,7 @@ CORE = ["recipe", "tokenizers", "storage", "data", "model", "search", "inference
 CHAPTERS = [*CORE, "check", "alignment", "interop", "documents", "serve", "cli"]
 TOP_LEVEL_MODULES = {"errors", "console", "signals", "devices", "languages", "files"}
 WITHOUT_TORCH = ["recipe", "tokenizers", "errors", "console", "signals", "languages", "files"]
-ALSO_WITHOUT_TORCH = [("storage", "atomic"), ("storage", "locks"), ("storage", "links"), ("data", "corpus"),
+ALSO_WITHOUT_TORCH = [("storage", "atomic"), ("storage", "locks"), ("data", "corpus"),
                       ("data", "hub"), ("data", "tmx"), ("data", "xliff"), ("data", "po"), ("data", "parallel_text"),
                       ("data", "cleaning"), ("data", "numbers"),
                       ("data", "pair_quality"), ("data", "language_identification"), ("data", "damaged_text"),

@@ -26,7 +26,7 @@ import contextlib, io, json, sys
 
 class Refuse:
     def find_spec(self, name, path=None, target=None):
-        if name in ("torch", "datasets", "pyarrow", "tensorboard", "pandas"):
+        if name in ("torch", "datasets", "pyarrow", "tensorboard", "pandas", "filelock"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Refuse())

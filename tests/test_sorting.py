@@ -11,7 +11,7 @@ from seq2seq.cli import main
 from seq2seq.errors import CorpusError
 from seq2seq.recipe import load_recipe
 from seq2seq.signals import Stopped
-from seq2seq.storage.checkpoints import load_bundle
+from seq2seq.storage.checkpoints import best_bundle, load_bundle
 from seq2seq.training.run import start_training, train
 from seq2seq.translation.scoring import pair_scores
 from seq2seq.translation.translator import Translator
@@ -104,7 +104,7 @@ def test_a_pointer_can_be_fine_tuned(folder):
     (folder / "tuned.yaml").write_text(RECIPE.replace(
         "  threads: 1", "  threads: 1\n  start_from: run"))
     training = start_training(load_recipe(folder / "tuned.yaml"), folder / "tuned")
-    best = load_bundle(folder / "run" / "best")
+    best = load_bundle(best_bundle(folder / "run"))
     assert same(dict(zip(training.step.names, training.step.weights, strict=True)), best.weights)
     assert training.tokenizers.files() == best.tokenizer_files
 
@@ -114,7 +114,7 @@ def test_a_pointer_can_be_fine_tuned(folder):
 def test_a_pointer_memorises_twenty_lists_and_sorts_them_from_its_bundle(folder, lists, capfdbinary, cell):
     scores = train(load_recipe(folder / "recipe.yaml", [f"model.cell={cell}"]), folder / "run")
     assert scores["same"]["exact"].value == 100
-    assert load_bundle(folder / "run" / "best").metadata["test"]["same"]["exact"]["value"] == 100
+    assert load_bundle(best_bundle(folder / "run")).metadata["test"]["same"]["exact"]["value"] == 100
     translator = Translator.load(folder / "run")
     texts = [line(numbers) for numbers in lists]
     found = translator.translate(texts)

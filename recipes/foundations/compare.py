@@ -16,6 +16,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from seq2seq.storage.checkpoints import best_bundle
+
 HERE = Path(__file__).parent
 RUNS = HERE.parents[1] / "runs" / "foundations"
 
@@ -81,7 +83,7 @@ def train(system: str, run: Path, steps: int, settings: list[str]) -> None:
 
 def read_run(run: Path) -> dict[str, Any]:
     """Return scores, sizes and the loss curve of a finished run."""
-    metadata = json.loads((run / "best" / "metadata.json").read_text())
+    metadata = json.loads((best_bundle(run) / "metadata.json").read_text())
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     training = [record for record in records if record["kind"] == "training"]
     (scores,) = metadata["test"].values()

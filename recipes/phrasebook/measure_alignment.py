@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import get_args
 
 from seq2seq.data.alignment_links import AlignmentSettings, Reference, Rule, Step, alignment_error_rate
-from seq2seq.storage.checkpoints import resolve_model_path, update_bundle_metadata
+from seq2seq.storage.checkpoints import load_bundle, resolve_model_path, save_best
 from seq2seq.translation.attention_maps import PairAttention, compute_pair_attention
 from seq2seq.translation.translator import Translator
 
@@ -82,8 +82,12 @@ def measure(model: Path) -> None:
     aer = rate(best, "test")
     print(f"\nBest on valid: {best}; AER on test {aer:.1%}, on valid {on_valid[best]:.1%}.")
     print(f"AER of the default settings of `seq2seq align` on test: {rate(AlignmentSettings(), 'test'):.1%}.")
-    update_bundle_metadata(resolve_model_path(model), alignment={
-        "layer": best.layer, "head": best.head, "step": best.step, "rule": best.rule, "aer": round(aer, 4)})
+    bundle = load_bundle(resolve_model_path(model))
+    if bundle.directory == model:
+        sys.exit(f"{model} is a bundle, which does not change. Name its run to store the settings.")
+    alignment = {"layer": best.layer, "head": best.head, "step": best.step, "rule": best.rule, "aer": round(aer, 4)}
+    save_best(model, "aligned", bundle.weights, bundle.recipe_text, bundle.tokenizer_files,
+              {**bundle.metadata, "alignment": alignment})
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ new weights is chosen by validation scores on both kinds of text, and only if it
 from __future__ import annotations
 
 import json
-import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -29,7 +28,7 @@ from seq2seq.check.warnings import languages_in_words
 from seq2seq.data.corpus import Counts, LinePair, as_lines, first_line_warning, read_pairs
 from seq2seq.data.preparation import cleaned
 from seq2seq.devices import choose_device, choose_precision
-from seq2seq.errors import CorpusError, OptionError, UserError
+from seq2seq.errors import CheckpointError, CorpusError, OptionError, UserError
 from seq2seq.evaluation.scores import Score, ScoresByTest, Translate, evaluate_tests, score_pairs, to_dict
 from seq2seq.evaluation.significance import Comparison, compare, expected_interval, signed, verdict
 from seq2seq.files import regular_bytes, sha256_of
@@ -39,18 +38,10 @@ from seq2seq.languages import language_name
 from seq2seq.recipe import Corpus, Recipe, decoding_with, load_recipe
 from seq2seq.recipe.task import TRANSLATION
 from seq2seq.signals import stopping_by_ctrl_c
-from seq2seq.storage.atomic import replace_directory
-from seq2seq.storage.checkpoints import (
-    BEST,
-    Card,
-    load_bundle,
-    recipe_with_corpora,
-    resolve_model_path,
-    save_bundle,
-)
+from seq2seq.storage.atomic import new_directory, require_new
+from seq2seq.storage.checkpoints import Card, load_bundle, recipe_with_text, resolve_model_path, save_best
 from seq2seq.storage.directories import read_metadata
 from seq2seq.storage.int8_score import Int8Score
-from seq2seq.storage.links import path_inside, refuse_links
 from seq2seq.storage.run_directory import compare_with_stored_recipe
 from seq2seq.tokenizers.canonical_text import is_blank
 from seq2seq.tokenizers.tokenizer import Tokenizers, reservoir_sample
@@ -78,6 +69,9 @@ MAX_COMPARED = 10_000
 """Maximum number of general pairs from which the languages of the text are learned."""
 ENOUGH_GENERAL = PAIRS_PER_HELD_OUT["general"] * MAX_VALIDATED
 """Number of given general pairs from which the validation set has its maximum size."""
+NO_OWN_TEXT = ("the model's own training or validation text is not known, not here, or cannot be read. Give general "
+               f"text with --general: some {ENOUGH_GENERAL:,} pairs of ordinary sentences in the same languages, which "
+               "the model must still translate well.")
 EPOCHS, MIN_STEPS, MAX_STEPS = 20, 200, 5_000
 SHARES = tuple(step / 10 for step in range(11))
 """Shares of the new weights in the averages to choose from."""
@@ -136,16 +130,12 @@ def adapt(model: Path, domain: Sequence[Path], output: Path, *, general: Sequenc
         what = "of several directions" if len(recipe.directions) > 1 else "with data.context"
         raise UserError(f"{model}: a model {what} cannot be adapted yet. Train it further with a recipe that has "
                         "training.start_from.")
-    recipe = recipe.with_readable(None)                                         # `domain` and `general` are the user's
     given = {name: GivenText([corpus.resolve(Path()) for corpus in corpora_of(files, languages=recipe.languages.codes)],
                              recipe) for name, files in (("text", domain), ("general", general)) if files}
     inputs = {"model": read_metadata(bundle, "bundle", required=())["sha256"], "seed": seed, "general": None,
               **{name: list(map(_fingerprint, text.corpora)) for name, text in given.items()}}
-    refuse_links(output, TEXT)
-    path_inside(output, TRAINING)                                               # raises if it is a link out
     if not (output / TEXT / INPUTS).is_file():
-        if os.path.lexists(output):
-            raise OptionError(f"{output} exists already, and is no adaptation. Name a new directory: --output DIR")
+        require_new(output)
         options = ["--output", str(output), f"--allow-loss={allow_loss:g}", f"--seed={seed}",
                    *(f"--set={setting}" for setting in settings)]
         _write(recipe, bundle, tokenizers, given, output, seed, inputs, settings,
@@ -167,7 +157,7 @@ def adapt(model: Path, domain: Sequence[Path], output: Path, *, general: Sequenc
                           "scores are those of the new weights alone, on the validation pairs of both kinds")
     train(untested, output / TRAINING, restart=None)
 
-    trained = load_bundle(output / TRAINING / BEST)
+    trained = load_bundle(resolve_model_path(output / TRAINING))
     old, new = as_tensors(stored.weights), as_tensors(trained.weights)
     device = choose_device(adapted_recipe.training.device)
 
@@ -222,18 +212,17 @@ def adapt(model: Path, domain: Sequence[Path], output: Path, *, general: Sequenc
         for name, lines in references.items()})
     # The validation scores of the training are not those of the average.
     metadata = {key: value for key, value in trained.metadata.items() if key not in ("validation", "int8")}
-    metadata |= {"test": {name: to_dict(scores) for name, scores in after.items()},
-                 "adaptation": {**asdict(found), "model": str(model)}}
     if metric == "bleu" and native_obstacle(adapted_recipe.model, "int8") is None:
         console.print_message(f"scoring the adapted model in int8 on {domain_pairs:,} + {general_pairs:,} pairs")
-        fast = scores(replace(translator(chosen.share, "cpu", "int8"), decoding=decoding_with(
-            adapted_recipe.decoding, {"shortlist": 0})), [])
+        fast = scores(replace(translator(chosen.share, "cpu", "int8"), characters=None,
+                              decoding=decoding_with(adapted_recipe.decoding, {"shortlist": 0})), [])
         int8 = Int8Score(mean(score.value for score in fast), mean((chosen.domain, chosen.general)),
                          choose_precision("reference", device), sum(map(len, sets.values())), fast[0].signature)
-        metadata |= int8.metadata()
         print_int8(int8, "the adapted model")
-    save_bundle(output / BEST, interpolated(old, new, chosen.share), adapted_recipe.to_yaml(),
-                trained.tokenizer_files, metadata, card)
+        metadata |= int8.metadata()
+    save_best(output, "adapted", interpolated(old, new, chosen.share), adapted_recipe, trained.tokenizer_files,
+              {**metadata, "test": {name: to_dict(scores) for name, scores in after.items()},
+               "adaptation": asdict(found)}, card)
     return found
 
 
@@ -316,7 +305,11 @@ def _write(recipe: Recipe, bundle: Path, tokenizers: Tokenizers, given: Mapping[
     texts = dict(zip(("domain.train", "domain.valid", "domain.test"), of_domain, strict=True))
     limit = REPLAYED * len(texts["domain.train"])
     if "general" not in given:
-        train_pairs, valid, test = _text_of_model(recipe_with_corpora(bundle), limit, seed)
+        try:
+            own = recipe_with_text(bundle)
+        except CheckpointError as error:
+            raise CorpusError(f"{NO_OWN_TEXT}\nDetails: {error}") from None
+        train_pairs, valid, test = _text_of_model(own, limit, seed)
     else:
         train_pairs, valid, test = _split(given["general"], seed, PAIRS_PER_HELD_OUT["general"])
         train_pairs = reservoir_sample(train_pairs, limit, seed)
@@ -330,7 +323,7 @@ def _write(recipe: Recipe, bundle: Path, tokenizers: Tokenizers, given: Mapping[
                               "held-out text. Give other general text with --general.")
     texts = apart
     texts["valid"] = texts["domain.valid"] + texts["general.valid"]
-    with replace_directory(output) as directory:
+    with new_directory(output) as directory:
         (directory / TEXT).mkdir()
         (directory / TEXT / INPUTS).write_bytes(json.dumps(inputs, sort_keys=True).encode())
         for name, pairs in texts.items():
@@ -450,9 +443,6 @@ def _text_of_model(recipe: Recipe, limit: int, seed: int) -> tuple[list[TextPair
     The model's checkpoint was chosen by the scores of `training.valid_sentences` validation pairs (`scored_pairs`). On
     these, it is better than on other text. If there are enough other validation pairs, only those are returned.
     """
-    remedy = ("the model's own training or validation text is not here, or was changed, or cannot be read. Give "
-              f"general text with --general: some {ENOUGH_GENERAL:,} pairs of ordinary sentences in the same "
-              "languages, which the model must still translate well.")
     try:
         seen: set[bytes] = set()
         found = (pair for spec in recipe.data.train if spec.translated_by is None
@@ -460,14 +450,14 @@ def _text_of_model(recipe: Recipe, limit: int, seed: int) -> tuple[list[TextPair
         train = reservoir_sample(_texts(found), limit, seed)
         valid = [list(as_lines(read_pairs(recipe, spec))) for spec in recipe.data.valid]
     except CorpusError as error:
-        raise CorpusError(f"{remedy}\nDetails: {error}") from None
+        raise CorpusError(f"{NO_OWN_TEXT}\nDetails: {error}") from None
     others: list[TextPair] = []
     for pairs in valid:
         scored = {number for number, _, _ in scored_pairs(pairs, recipe.training.valid_sentences)}
         others += _texts(pair for pair in pairs if pair[0] not in scored)
     everything = [pair for pairs in valid for pair in _texts(pairs)]
     if not (train and everything):                                              # such as an imported model
-        raise CorpusError(remedy)
+        raise CorpusError(NO_OWN_TEXT)
     test: list[TextPair] = []
     for name, spec in recipe.data.test.items():
         try:

@@ -168,7 +168,8 @@ def estimate_disk(recipe: Recipe, run: Path, report: Report) -> None:
     width = 2 if report.vocabulary["vocab_size"] <= 2**16 else 4
     # With subword sampling or augmentation, the current and the next epoch are stored besides the original corpus.
     epochs = 3 if recipe.resamples_epochs else 1
-    needed = checkpoints + 2 * report.model["bytes_of_bundle"] + epochs * (width * tokens + 32 * pairs)
+    # While a bundle is saved, there are three: the new one, the best, and the one that was the best before.
+    needed = checkpoints + 3 * report.model["bytes_of_bundle"] + epochs * (width * tokens + 32 * pairs)
     directory = next(path for path in (run.absolute(), *run.absolute().parents) if path.exists())
     free = shutil.disk_usage(directory).free
     report.disk = {"needed": needed, "free": free, "place": str(directory)}

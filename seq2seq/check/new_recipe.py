@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -47,7 +46,7 @@ from seq2seq.languages import same_code, suggestion_for
 from seq2seq.recipe import Corpus, Languages, Recipe, load_recipe
 from seq2seq.recipe.data_section import Data
 from seq2seq.recipe.model_sizes import consistency_for, size_for
-from seq2seq.storage.atomic import replace_directory
+from seq2seq.storage.atomic import new_directory, require_new
 from seq2seq.tokenizers.canonical_text import is_blank
 
 RECIPE_FILE = "recipe.yaml"
@@ -156,7 +155,7 @@ def write_recipe(corpora: Sequence[Corpus], languages: tuple[str, str], output: 
         minutes: time of the training on this machine to which its size and steps are fitted. None: as many steps as
             suit the text.
     """
-    _require_new(output)
+    require_new(output)
     recipe = _recipe_of(corpora, languages)
     text = GivenText(corpora, recipe)
     scanned, augmented = _scan(text)
@@ -170,7 +169,7 @@ def write_recipe(corpora: Sequence[Corpus], languages: tuple[str, str], output: 
             f"{PAIRS_PER_HELD_OUT} different pairs with undamaged text on both sides and the same numbers. At least "
             "two of these pairs must share neither source nor target with another pair. Add text.")
     left_out = held_out.copies | overlapping
-    with replace_directory(output) as directory:
+    with new_directory(output) as directory:
         pairs = _write_texts(text, directory, languages, held_out, left_out, own)
         if not pairs["train"]:
             raise CorpusError(f"{text.label}: every one of {scanned.lines:,} pairs has a sentence of the validation or "
@@ -260,12 +259,6 @@ def _fitted(draft: _Draft, settings: Settings, size: str, train: CorpusReader, m
         f"validations of {speed.loss + plan.valid_sentences * speed.sentence:,.0f} s, "
         f"{speed.test * speed.sentence:,.0f} s test",
         *with_more_time(tried, plan, minutes)]
-
-
-def _require_new(output: Path) -> None:
-    if os.path.lexists(output):
-        raise OptionError(f"{output} exists already, and nothing in it is overwritten. Name a new directory: "
-                          "--output DIRECTORY")
 
 
 def _recipe_of(corpora: Sequence[Corpus], languages: tuple[str, str]) -> Recipe:

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from seq2seq import console
-from seq2seq.cli.common import require_no_bundle
-from seq2seq.cli.options import Overwrite, examples
+from seq2seq.cli.options import examples
+from seq2seq.storage.atomic import require_new
 
 EXAMPLES = examples("seq2seq average runs/multi30k_de_en --last 3 --output model",
                     "seq2seq average runs/a/checkpoints/step-00002000 runs/a/checkpoints/step-00003000 "
@@ -26,10 +26,9 @@ def average(
     last: Annotated[int | None, typer.Option(
         metavar="N", min=1, help="Average only the newest N checkpoints of the run that were saved at a validation.",
         show_default="all of these checkpoints")] = None,
-    overwrite: Overwrite = False,
 ) -> None:
     """Average the weights of checkpoints into one model."""
-    require_no_bundle(output, overwrite)
+    require_new(output)
     from seq2seq.interop.model_card import bundle_card
     from seq2seq.storage.averaging import average_checkpoints
 

@@ -116,18 +116,6 @@ def require_code(option: str, language: str | None) -> None:
         raise UserError(f"{option} {language}: not a language code.{suggestion}")
 
 
-def require_no_bundle(output: Path, overwrite: bool) -> None:
-    """Raise UserError if the output is an existing bundle and --overwrite was not given.
-
-    A directory that is not a bundle is never replaced: see `save_bundle`.
-    """
-    from seq2seq.storage.directories import kind_of
-
-    if not overwrite and kind_of(output) == "bundle":
-        raise UserError(f"{output} is an existing bundle. Name a new directory, or add --overwrite to replace the "
-                        "bundle.")
-
-
 def load_translator(model: Path, device: str, precision: Precision, threads: int | None,
                     target_language: str | None = None, tag: str | None = None) -> Translator:
     """Load a model with the options of the command line."""

@@ -29,6 +29,7 @@ from seq2seq.files import STANDARD_INPUT
 
 if TYPE_CHECKING:
     from seq2seq.evaluation.scores import Score
+    from seq2seq.recipe import Recipe
     from seq2seq.tokenizers.source import Source
     from seq2seq.translation.translator import Translator
 
@@ -53,8 +54,8 @@ EXAMPLES = examples("seq2seq evaluate runs/multi30k_de_en",
 
 def evaluate(
     model: Annotated[Path | None, typer.Argument(
-        metavar="MODEL", help="A bundle, or a run (its best model). If no files are given, the model is evaluated on "
-        "the test sets of its recipe.", show_default=False)] = None,
+        metavar="MODEL", help="A run (its best model), or a bundle. If no files are given, a run is evaluated on the "
+        "test sets of its recipe; a bundle names none.", show_default=False)] = None,
     source: Annotated[Path | None, typer.Option(
         metavar="F", help="Text for the model to translate.", show_default=False)] = None,
     hypothesis: Annotated[Path | None, typer.Option(
@@ -87,6 +88,8 @@ def evaluate(
         metavar="METRIC", help="Metric to compute: bleu, chrf, ter, or exact (percentage of lines that equal "
         "their reference). Can be repeated.",
         show_default="bleu, chrf and ter; on the recipe's test sets, the recipe's metrics")] = None,
+    recipe: Annotated[Path | None, typer.Option(
+        metavar="RECIPE", help="Recipe with the test sets.", show_default="the recipe of the run")] = None,
     tag: LineTag = None,
     format: Annotated[TextOrJson, typer.Option(help="Format of the scores.", rich_help_panel=FORMAT)] =
         TextOrJson.text,
@@ -108,6 +111,8 @@ def evaluate(
     references = reference or []
     hypothesis = STANDARD_INPUT if hypothesis == Path("-") else hypothesis
     _require_consistent_options(model, source, hypothesis, references, text, language, baseline, bool(trials))
+    if recipe is not None and (model is None or source is not None or text is not None):
+        raise UserError("--recipe names the test sets of a MODEL. Leave out --hypothesis, --source and --text.")
     require_code("--language", language)
     if baseline is None and not trials and (paired or samples):
         raise UserError("--paired and --samples compare two systems. Name the other system with --baseline.")
@@ -126,18 +131,20 @@ def evaluate(
                         "of them out.")
     from seq2seq.data.corpus import read_texts
     from seq2seq.evaluation import scores as scoring
+    from seq2seq.recipe import load_recipe
 
+    named = None if recipe is None else load_recipe(recipe)
     chosen_metrics = tuple(dict.fromkeys(one.value for one in metric)) if metric else None
     metrics = chosen_metrics or scoring.METRICS
     test = {"test": (paired or Paired.bootstrap).value, "samples": samples or 0}
     load = partial(load_translator, device=device, precision=precision, threads=threads, tag=tag)
     if trials:
         assert model is not None, "--try was refused without a model"
-        _try(model, trials, source, references, language, metric, test, load, format)
+        _try(model, trials, source, references, language, metric, test, load, format, named)
         return
     if baseline is not None:
-        _compare(hypothesis or model, baseline, source, references, language, {"metrics": metrics, **test}, load,
-                 format)
+        _compare(hypothesis or model, baseline, source, references, language,
+                 {"metrics": metrics, "recipe": named, **test}, load, format)
         return
     if hypothesis is not None:
         print_scores(scoring.score_files(hypothesis, references, language or "en", metrics), format)
@@ -171,20 +178,13 @@ def evaluate(
         return
     from seq2seq.errors import CheckpointError
     from seq2seq.evaluation.recipe_tests import recipe_with_tests
-    from seq2seq.storage.checkpoints import (
-        is_best_of_run,
-        resolve_model_path,
-        update_bundle_metadata,
-        weights_checksum,
-    )
-    from seq2seq.storage.locks import lock_run
+    from seq2seq.storage.checkpoints import append_scores, resolve_model_path
 
     bundle = resolve_model_path(model)
-    weights = weights_checksum(bundle)                              # a training may replace the model meanwhile
-    recipe = recipe_with_tests(bundle)
-    translator = load(model)
-    by_test = scoring.evaluate_tests(translator, recipe, chosen_metrics) if glossary is None else \
-        evaluate_tests_with_glossary(with_glossary(translator, glossary), recipe, chosen_metrics)
+    tested = recipe_with_tests(model, named)
+    translator = load(bundle)
+    by_test = scoring.evaluate_tests(translator, tested, chosen_metrics) if glossary is None else \
+        evaluate_tests_with_glossary(with_glossary(translator, glossary), tested, chosen_metrics)
     as_values = {test: scoring.to_dict(scores) for test, scores in by_test.items()}
     if format is TextOrJson.json:
         print_json(as_values)
@@ -192,20 +192,19 @@ def evaluate(
         print_table(scores_as_text(by_test))
     if chosen_metrics or glossary or tag:           # scores of other metrics or translations are not checked or stored
         return
-    for warning in scoring.check_expected(by_test, recipe.expected):
+    for warning in scoring.check_expected(by_test, tested.expected):
         console.warn(warning)
-    if is_best_of_run(bundle):                                                  # other bundles are only read
+    if named is None:                                                           # the text of the run
         try:
-            with lock_run(bundle.parent):
-                update_bundle_metadata(bundle, weights, test=as_values)
-        except CheckpointError as error:                                        # a read-only model, for instance
+            append_scores(bundle, "test", as_values)
+        except CheckpointError as error:                                        # a read-only run, for instance
             console.warn(f"the scores are not stored with the model: {error}")
 
 
 def _try(model: Path, settings: Sequence[str], source: Path | None, references: Sequence[Path], language: str | None,
          metric: Sequence[Metric] | None, test: dict[str, Any], load: Callable[..., Translator],
-         format: TextOrJson) -> None:
-    """Print the scores of values of the section `decoding`. For load, see `_compare`."""
+         format: TextOrJson, named: Recipe | None) -> None:
+    """Print the scores of values of the section `decoding`. For load, see `_compare`. named: recipe of --recipe."""
     from seq2seq.data.corpus import read_texts
     from seq2seq.evaluation import decoding_trials
     from seq2seq.evaluation.scores import METRICS, announce
@@ -224,7 +223,7 @@ def _try(model: Path, settings: Sequence[str], source: Path | None, references: 
         sources: Sequence[str | Source] = texts
         target = recipe.into(language).languages.target
     else:
-        sources, reference, target = decoding_trials.validation_set(bundle, language)
+        sources, reference, target = decoding_trials.validation_set(model, language, named)
         streams = [reference]
     translator = load(model, target_language=language)
     announce(translator, len(sources), str(source or "the validation set"))

@@ -12,6 +12,7 @@ import typer
 from seq2seq import console
 from seq2seq.cli.options import Model, examples
 from seq2seq.errors import UserError
+from seq2seq.storage.atomic import require_new
 
 
 class Format(StrEnum):
@@ -70,6 +71,9 @@ def export(
     the original model. If its results differ too much from those of the original model, the exported model is
     discarded, and the error shows the first lines that differ.
     """
+    from seq2seq.storage.checkpoints import resolve_model_path
+
+    model = resolve_model_path(model)                                           # a training may save a better one
     notes: list[str] = []
     if format is Format.seq2seq:
         if quantization or splitter or source:
@@ -82,6 +86,8 @@ def export(
         return
     if splitter and format is not Format.argos:
         raise UserError("--splitter is for --to argos. Leave the option out.")
+    if format is not Format.argos:
+        require_new(output)
     if format is Format.huggingface:
         if quantization not in (None, Quantization.float32):
             raise UserError("--quantization is for --to ctranslate2 and argos; transformers can quantise while it "

@@ -10,8 +10,9 @@ from typing import Annotated
 import typer
 
 from seq2seq import console
-from seq2seq.cli.common import require_code, require_no_bundle
-from seq2seq.cli.options import Overwrite, examples
+from seq2seq.cli.common import require_code
+from seq2seq.cli.options import examples
+from seq2seq.storage.atomic import require_new
 
 
 class Format(StrEnum):
@@ -39,13 +40,12 @@ def import_(
     target_language: Annotated[str | None, typer.Option(
         metavar="CODE", help="Target language. If the model has several, this is the one that it translates into by "
         "default.", show_default="from the model's files or name")] = None,
-    overwrite: Overwrite = False,
 ) -> None:
     """Convert a model of another toolkit to a bundle, which can be used and fine-tuned like any other bundle."""
     from seq2seq.interop.huggingface_import import import_model
 
     assert format is Format.huggingface
-    require_no_bundle(output, overwrite)
+    require_new(output)
     require_code("--source-language", source_language)
     require_code("--target-language", target_language)
     imported = import_model(model, output, source_language, target_language)

@@ -201,7 +201,6 @@ Temperature = Annotated[float | None, typer.Option(
 TopP = Annotated[float | None, typer.Option(
     metavar="P", help="Sample from the smallest set of pieces (subwords) whose probabilities add up to at least P.",
     show_default="the recipe's", rich_help_panel=SAMPLING)]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing bundle.")]
 TargetLanguage = Annotated[str | None, typer.Option(
     metavar="CODE", help="Language to translate into, if the model has several target languages.",
     show_default="the recipe's")]

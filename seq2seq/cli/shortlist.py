@@ -9,11 +9,10 @@ from typing import Annotated
 import typer
 
 from seq2seq import console
-from seq2seq.cli.common import bar, load_translator, require_no_bundle
+from seq2seq.cli.common import bar, load_translator
 from seq2seq.cli.options import (
     Device,
     Model,
-    Overwrite,
     Precision,
     PrecisionOption,
     TargetLanguage,
@@ -21,6 +20,7 @@ from seq2seq.cli.options import (
     examples,
 )
 from seq2seq.data.parallel_text import blocks, require_as_many_lines, zip_parallel
+from seq2seq.storage.atomic import require_new
 from seq2seq.translation.text_io import reading
 
 # Number of sentence pairs in a block. The pairs of a block are sorted by length and divided into batches.
@@ -40,7 +40,6 @@ def shortlist(
     output: Annotated[Path, typer.Option(
         "--output", "-o", metavar="DIR", help="Directory to write the model with its shortlist to.",
         show_default=False)],
-    overwrite: Overwrite = False,
     target_language: TargetLanguage = None,
     device: Device = "auto",
     precision: PrecisionOption = Precision.auto,
@@ -52,7 +51,7 @@ def shortlist(
     aligns with it most often in the given text. If decoding.shortlist is K, a search in int8 considers only the first K
     of them for each piece of a sentence, and pieces that are frequent in all of the text.
     """
-    require_no_bundle(output, overwrite)
+    require_new(output)
     with reading(source) as sources, reading(target) as targets:
         names = sources.name, targets.name
         require_as_many_lines(names, sources.total, targets.total)
@@ -60,6 +59,7 @@ def shortlist(
         from seq2seq.interop.model_card import bundle_card
         from seq2seq.storage.checkpoints import SHORTLIST, load_bundle, resolve_model_path, save_bundle
 
+        model = resolve_model_path(model)                                       # a training may save a better one
         translator = load_translator(model, device, precision, threads, target_language)
         counts = ShortlistCounts(translator)
         with bar("aligning", sources, None) as advance:
@@ -67,7 +67,7 @@ def shortlist(
                 counts.add([(source_line.text, target_line.text) for source_line, target_line in block], advance)
     if counts.too_long:
         console.warn(f"{counts.too_long:,} pairs are too long for the model and were left out")
-    bundle, found = load_bundle(resolve_model_path(model)), counts.shortlist()
+    bundle, found = load_bundle(model), counts.shortlist()
     save_bundle(output, bundle.weights, bundle.recipe_text, {**bundle.tokenizer_files, SHORTLIST: found.to_file()},
                 bundle.metadata, bundle_card)
     console.print_message(f"the shortlist has {len(found.pieces):,} pairs of pieces; translate with: seq2seq translate "

@@ -40,9 +40,9 @@ def train(
     """Train the recipe's model, or resume its training, and evaluate it on the recipe's test sets."""
     loaded = load_recipe(recipe, settings, device=device, precision=precision, threads=threads)
     run = require_run_directory(run_dir or default_run(loaded))
-    from seq2seq.storage.locks import LOCK
+    from seq2seq.storage.locks import HOLDER
 
-    if recipe.resolve() == (run / "recipe.yaml").resolve() and not (run / LOCK).exists():
+    if recipe.resolve() == (run / "recipe.yaml").resolve() and not (run / HOLDER).exists():
         raise UserError(f"{recipe} is in the run directory {run}, where the training stores a recipe.yaml of its own. "
                         f"Name another directory, such as --run-dir {run / 'run'}.")
     from seq2seq.training.run import train as train_run

@@ -217,6 +217,7 @@ def translate(
     from seq2seq.data.glossary import Glossary
     from seq2seq.data.placeholders import Placeholders
     from seq2seq.documents.translate_document import divide_document, model_recipe, read_document
+    from seq2seq.storage.checkpoints import resolve_model_path
     from seq2seq.translation.output_faults import NOT_TRANSLATED
     from seq2seq.translation.sources import constrained_sources, growing_blocks
     from seq2seq.translation.worker_processes import device_of_worker
@@ -244,6 +245,9 @@ def translate(
                              for path in (prefix, require))
         inputs = [*opened, *(text for text in (prefixes, phrases) if text is not None)]
         require_as_many_lines([text.name for text in inputs], *(text.total for text in inputs))
+        # A training may save better models while this command runs.
+        model, ensemble = resolve_model_path(model), list(map(resolve_model_path, ensemble or ()))
+        fusion = None if fusion is None else resolve_model_path(fusion)
         recipe = model_recipe(model, target_language)
         name = str(path or "standard input")
         # Documents keep placeholders, also without the safety net.
@@ -258,13 +262,13 @@ def translate(
         stop = stack.enter_context(_stopping(unfinished))
         translator = stack.enter_context(
             _translators(model, device, precision, threads, workers,
-                         {"ensemble": ensemble or (), "fusion": fusion, "target_language": target_language}))
+                         {"ensemble": ensemble, "fusion": fusion, "target_language": target_language}))
         decoding = _checked_decoding(translator, overrides, require is not None)
         translator = translator.protecting(kept, terms)
         reader = translator.reader.tagged(tag)
         if unfinished.parts:
             unfinished.begin({
-                **_output_inputs(translator, [model, *(ensemble or ()), *([fusion] if fusion else ())], decoding),
+                **_output_inputs(translator, [model, *ensemble, *([fusion] if fusion else ())], decoding),
                 "texts": [sha256_of(text) for text in texts if text], "format": format.value, "threads": threads,
                 "workers": workers, "glossary": glossary and sha256_of(glossary), "placeholder": placeholder,
                 "target_language": target_language, "tag": tag})
@@ -434,13 +438,12 @@ def _translators(model: Path, device: str, precision: Precision, threads: int | 
 def _output_inputs(translator: Translator | TranslatorPool, models: Sequence[Path], decoding: DecodingSection,
                    ) -> dict[str, Any]:
     """Return the version, precision, kind of device, checksums of the models, and options, by name. The translations
-    depend on them."""
-    from seq2seq.storage.checkpoints import resolve_model_path
+    depend on them. models: paths of bundles."""
     from seq2seq.storage.directories import read_metadata
 
     return {"version": __version__, "precision": translator.precision,
             "device": str(translator.device).partition(":")[0],
-            "models": [read_metadata(resolve_model_path(path), "bundle", ())["sha256"] for path in models],
+            "models": [read_metadata(path, "bundle", ())["sha256"] for path in models],
             **{f"decoding.{name}": value for name, value in decoding.model_dump(mode="json").items()}}
 
 

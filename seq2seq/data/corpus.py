@@ -32,7 +32,6 @@ from seq2seq.files import (
     bounded_lines,
     opened,
     parse_json,
-    real_path,
     sha256_of,
 )
 from seq2seq.tokenizers.canonical_text import is_blank
@@ -154,7 +153,9 @@ def read_pairs(recipe: Recipe, spec: Corpus, counts: Counts | None = None, conte
 
     context: number of sentences in the context of each source; None: `data.context` of the recipe.
     """
-    require_readable(recipe, spec)
+    if spec.is_only_named:
+        raise CorpusError(f"{spec.label} is only a name: the recipe of a bundle names no text. Name the run of the "
+                          "model, its recipe, or files.")
     if spec.uses_recipe_languages:
         spec = spec.model_copy(update=recipe.languages_of(spec).model_dump())
     pairs = read_corpus(spec, recipe.data_directory, counts, recipe.data.context if context is None else context,
@@ -213,30 +214,6 @@ def text_checksums(spec: Corpus, directory: Path, counts: Counts | None = None) 
             pass
         return [counts.sha256]
     return [_sha256_of(directory / path) for path in spec.paths]
-
-
-def require_readable(recipe: Recipe, spec: Corpus) -> None:
-    """Check that a recipe may read one of its corpora; see `Recipe.readable`."""
-    if (readable := recipe.readable) is None:
-        return
-    if spec.form == "hub":
-        try:
-            found = text_checksums(spec, recipe.data_directory)
-        except CorpusError as error:
-            raise CorpusError(f"the data set {spec.label} cannot be read as the text of this model.") from error
-        if not readable.sha256.issuperset(found):
-            raise CorpusError(_not_of_model(f"the data set {spec.label}"))
-    inside = real_path(readable.directory)
-    for path in (recipe.data_directory / each for each in spec.paths):
-        is_inside = path.is_file() and real_path(path).is_relative_to(inside)
-        if not is_inside and _sha256_of(path) not in readable.sha256:
-            raise CorpusError(_not_of_model(str(path)))
-
-
-def _not_of_model(name: str) -> str:
-    return (f"{name} is not read, because its contents are not those of the text that the model was trained, validated "
-            "or tested on. A model's recipe, which somebody else may have written, can name no other text outside the "
-            "model's directory.")
 
 
 def _sha256_of(path: Path) -> str:

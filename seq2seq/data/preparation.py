@@ -26,7 +26,7 @@ from seq2seq.files import parse_json
 from seq2seq.languages import same_code
 from seq2seq.recipe import KEYS_WITHOUT_EFFECT, Corpus, Recipe
 from seq2seq.recipe.task import TRANSLATION
-from seq2seq.storage.atomic import replace_directory
+from seq2seq.storage.atomic import delete, new_directory
 from seq2seq.storage.checkpoints import (
     bundle_metadata,
     list_checkpoints,
@@ -299,7 +299,8 @@ def id_type(vocab_size: int) -> type[np.unsignedinteger[Any]]:
 
 
 def _write(text: TrainingText, tokenizers: Tokenizers, directory: Path, threads: int) -> None:
-    with replace_directory(directory) as temporary:
+    delete(directory)                                                           # if it is damaged
+    with new_directory(directory) as temporary:
         _write_files(text, tokenizers, temporary, threads)
 
 
@@ -340,7 +341,7 @@ def _write_files(text: TrainingText, tokenizers: Tokenizers, temporary: Path, th
                 advance(len(block))
             if counts.forbidden_characters:
                 console.warn(f"{spec.label}: {counts.repairs()[-1]}")
-            counts_by_corpus[_unique_label(spec.label, counts_by_corpus)] = counts.to_dict()
+            counts_by_corpus[unique_label(spec.label, counts_by_corpus)] = counts.to_dict()
             checksums += text_checksums(spec, recipe.data_directory, counts)
     fingerprint = hashlib.sha256("".join(writer.close() for writer in writers).encode()).hexdigest()
     if not total:
@@ -386,8 +387,9 @@ def prepared_text(text: TrainingText, directory: Path) -> Iterator[tuple[Source,
                            tag=tags[number]), target.removesuffix("\n"))
 
 
-def _unique_label(label: str, taken: dict[str, Any]) -> str:
-    return label if label not in taken else _unique_label(f"{label}'", taken)
+def unique_label(label: str, taken: Mapping[str, Any]) -> str:
+    """Return the label of a corpus, with an apostrophe for each other corpus of this label."""
+    return label if label not in taken else unique_label(f"{label}'", taken)
 
 
 def _encode(tokenizer: Vocabulary, lines: Sequence[str | Source], threads: int) -> tuple[np.ndarray, np.ndarray]:

@@ -85,12 +85,14 @@ def combinations(settings: Sequence[str], present: DecodingSection) -> list[dict
     return [{key: getattr(present, key) for key in values}, *(options for _, options in found)]
 
 
-def validation_set(bundle: Path, language: str | None) -> tuple[list[Source], list[str], str]:
+def validation_set(model: Path, language: str | None, recipe: Recipe | None = None
+                   ) -> tuple[list[Source], list[str], str]:
     """Return the sources and references of a model's validation set, and their language.
 
-    language: code of the target language; None if all validation corpora have the same.
+    language: code of the target language; None if all validation corpora have the same. recipe: see
+    `recipe_with_tests`.
     """
-    recipe: Recipe = recipe_with_tests(bundle, "valid")
+    recipe = recipe_with_tests(model, recipe, "valid")
     targets = list(dict.fromkeys(recipe.languages_of(spec).target for spec in recipe.data.valid))
     if len(targets) > 1 and language is None or language is not None and language not in targets:
         raise OptionError(f"the validation corpora have the target languages {', '.join(targets)}. Name one of them "

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from seq2seq.data.corpus import read_pairs, require_readable
-from seq2seq.errors import CorpusError, UserError
+from seq2seq.data.corpus import read_pairs
+from seq2seq.errors import CheckpointError, CorpusError, UserError
+from seq2seq.languages import same_code
 from seq2seq.recipe import Corpus, Recipe
-from seq2seq.storage.checkpoints import recipes_with_corpora
+from seq2seq.storage.checkpoints import recipe_with_text, resolve_model_path, stored_recipe
 from seq2seq.tokenizers.context import parse_context
 from seq2seq.tokenizers.line_reader import split_tag
 from seq2seq.tokenizers.source import Source
@@ -59,33 +60,40 @@ def tests_of(recipe: Recipe, tags: Sequence[str]) -> list[TestSet]:
     return found
 
 
-def recipe_with_tests(bundle: Path, use: Literal["test", "valid"] = "test") -> Recipe:
-    """Return the recipe of a bundle, after checking that it has test sets, and that they can and may be read.
+def recipe_with_tests(model: Path, recipe: Recipe | None = None, use: Literal["test", "valid"] = "test",
+                      options: str = "a recipe with --recipe, or ") -> Recipe:
+    """Return the recipe with the test sets of a model, after checking that it has some, and that their files exist.
 
-    use: `valid` checks the validation sets instead.
+    Args:
+        model: a run or a bundle. recipe: recipe that the user has named; None: that of the run.
+        use: `valid` checks the validation sets instead. options: options of the command, in error messages.
     """
     sets = {"test": "test sets", "valid": "validation sets"}[use]
-
-    def corpora(recipe: Recipe) -> list[Corpus]:
-        return [corpus for key, corpus in recipe.data.corpora_with_keys() if key[0] == use]
-
-    bundle = bundle.absolute()
-    recipe, *others = recipes_with_corpora(bundle)
-    files = "files with --source and --reference" if recipe.task.has_source else "a file with --text"
-    if not corpora(recipe):
-        raise UserError(f"the recipe of {bundle} has no {sets}. Name {files}.")
-
-    def missing(recipe: Recipe) -> str:
-        paths = [path for corpus in corpora(recipe) for path in corpus.resolve(recipe.data_directory).paths]
-        return ", ".join(str(path) for path in paths if not path.is_file())
-
-    if missing(recipe):
-        listed = dict.fromkeys([missing(each) for each in (recipe, *others)])
-        raise CorpusError(f"the {sets} in the recipe of {bundle} are missing: there is no file "
-                          f"{', nor '.join(listed)}. Name {files}.")
+    stored = stored_recipe(resolve_model_path(model))
+    files = "files with --source and --reference" if stored.task.has_source else "a file with --text"
+    named = recipe is not None
     try:
-        for spec in corpora(recipe):
-            require_readable(recipe, spec)
-    except CorpusError as error:
-        raise CorpusError(f"{error} Name {files}.") from error
+        recipe = recipe or recipe_with_text(model)
+    except CheckpointError as error:
+        raise UserError(f"{error} Name its run, {options}{files}.") from None
+    corpora = [corpus for key, corpus in recipe.data.corpora_with_keys() if key[0] == use]
+    if not corpora:
+        raise UserError(f"the recipe of {model} has no {sets}. Name {options}{files}.")
+    for corpus in corpora if named else ():
+        _require_same_task(recipe, corpus, stored, model)
+    paths = [path for corpus in corpora for path in corpus.resolve(recipe.data_directory).paths]
+    if missing := [str(path) for path in paths if not path.is_file()]:
+        raise CorpusError(f"the {sets} in the recipe of {model} are missing: there is no file {', '.join(missing)}. "
+                          f"Name {options}{files}.")
     return recipe
+
+
+def _require_same_task(recipe: Recipe, corpus: Corpus, stored: Recipe, model: Path) -> None:
+    """Raise UserError if a corpus of a recipe is not for a model. stored: recipe of the model."""
+    pair = recipe.languages_of(corpus).codes
+    if recipe.task is stored.task and any(all(map(same_code, pair, each.codes)) for each in stored.directions):
+        return
+    known = ", ".join(" to ".join(filter(None, each.codes)) for each in stored.directions)
+    needed = " to ".join(filter(None, pair))
+    raise UserError(f"{corpus.label} is text for a model of type {recipe.model.type}, {needed}; {model} is of type "
+                    f"{stored.model.type}, {known}. Name another recipe.")

@@ -25,7 +25,7 @@ from seq2seq.evaluation.error_analysis import sentence_scores, word_frequencies
 from seq2seq.evaluation.recipe_tests import TestSet, recipe_with_tests, tests_of
 from seq2seq.evaluation.scores import announce, corpus_scores, require_parallel
 from seq2seq.recipe import Recipe
-from seq2seq.storage.checkpoints import bundle_metadata, recipe_with_corpora, resolve_model_path, stored_tags
+from seq2seq.storage.checkpoints import bundle_metadata, resolve_model_path, run_of, stored_recipe, stored_tags
 from seq2seq.storage.directories import read_metadata
 from seq2seq.tokenizers.canonical_text import is_blank
 from seq2seq.tokenizers.source import Source
@@ -89,7 +89,7 @@ def read_tests(paths: Sequence[Path], source: Path | None, references: Path | No
         raise OptionError("name the reference translations of these files with --reference, and their source text with "
                           "--source.")
     assert model is not None, "only a model has a recipe"
-    found = tests_of(recipe_with_tests(resolve_model_path(model)).into(language), _stored_tags(model))
+    found = tests_of(recipe_with_tests(model, options="").into(language), _stored_tags(model))
     for test in found:
         require_parallel(test.sources or [], [test.references], [f"the test set {test.name}"] * 2)
     return found
@@ -109,13 +109,13 @@ def read_system(path: Path, tests: Sequence[TestSet], *, device: str = "auto", p
         require_as_many_lines([str(path), tests[0].name], len(lines), len(tests[0].references))
         return System(path.name, path, {tests[0].name: lines})
     bundle = resolve_model_path(path)
-    recipe = _recipe(path)
+    recipe = stored_recipe(run_of(bundle) or bundle)
     hashes = dict(read_metadata(bundle, "bundle", required=())["sha256"])
     megabytes = sum(file.stat().st_size for file in bundle.iterdir() if file.is_file()) / 1e6
-    translator = Translator.load(path, device, precision, threads)
-    system = System(path.absolute().name if path.absolute().name != "best" else path.absolute().parent.name, path,
-                    recipe=recipe, run=path if bundle.parent == path else None, metadata=bundle_metadata(bundle),
-                    hashes=hashes, megabytes=megabytes, precision=translator.precision, device=translator.device)
+    translator = Translator.load(bundle, device, precision, threads)
+    system = System((run_of(bundle) or path.absolute()).name, path, recipe=recipe, run=path if bundle != path else None,
+                    metadata=bundle_metadata(bundle), hashes=hashes, megabytes=megabytes,
+                    precision=translator.precision, device=translator.device)
     directed = {test.name: translator.into(test.languages[1]) for test in tests}
     first = tests[0]
     directed[first.name].translate(first.sources_for(translator.context)[:200])   # libraries allocate at first use
@@ -184,7 +184,9 @@ def training_frequencies(systems: Sequence[System], language: str) -> Counter[st
 
 
 def _recipe(model: Path) -> Recipe:
-    return recipe_with_corpora(resolve_model_path(model))
+    """Return the recipe of a run, or of a bundle, which names no text."""
+    bundle = resolve_model_path(model)
+    return stored_recipe(run_of(bundle) or bundle)
 
 
 def _stored_tags(model: Path) -> tuple[str, ...]:

@@ -12,12 +12,14 @@ from seq2seq.errors import UserError
 from seq2seq.evaluation.recipe_tests import TestSet, recipe_with_tests, tests_of
 from seq2seq.evaluation.scores import METRICS, announce, warn_if_without_spaces
 from seq2seq.evaluation.significance import Comparison, compare
+from seq2seq.recipe import Recipe
 from seq2seq.storage.checkpoints import bundle_metadata, resolve_model_path, stored_tags
 from seq2seq.translation.translator import Translator
 
 
 def compare_systems(system: Path, baseline: Path, source: Path | None, references: Sequence[Path], language: str | None,
-                    load: Callable[[Path], Translator], **test: Any) -> dict[str, dict[str, Comparison]]:
+                    load: Callable[[Path], Translator], recipe: Recipe | None = None, **test: Any,
+                    ) -> dict[str, dict[str, Comparison]]:
     """Return the comparison of two systems by test set and metric. If there are `references`, the only test set is "".
 
     Args:
@@ -26,7 +28,8 @@ def compare_systems(system: Path, baseline: Path, source: Path | None, reference
         references: files of reference translations. Empty: both systems translate the test sets in the recipe of
             `system`.
         language: code of the target language; None: the target language of the model, or "en" without a model.
-        load: function that loads a model. test: the arguments `metrics`, `test` and `samples` of `compare`.
+        load: function that loads a model. recipe: see `recipe_with_tests`.
+        test: the arguments `metrics`, `test` and `samples` of `compare`.
     """
     streams = [read_texts(path) for path in references]
     if references:
@@ -34,8 +37,7 @@ def compare_systems(system: Path, baseline: Path, source: Path | None, reference
         tests = [TestSet("", read_texts(source) if source else None, [], ("", language or ""))]
     else:
         names = [str(system), str(baseline), "the references"]
-        bundle = resolve_model_path(system)
-        tests = tests_of(recipe_with_tests(bundle), stored_tags(bundle_metadata(bundle)))
+        tests = tests_of(recipe_with_tests(system, recipe), stored_tags(bundle_metadata(resolve_model_path(system))))
     # Check all files before translating.
     files: dict[Path, list[str]] = {}
     for path in (system, baseline):

@@ -13,8 +13,17 @@ from seq2seq.errors import CheckpointError, RecipeError, TokenizerError
 from seq2seq.inference.int8 import NativeEngine
 from seq2seq.inference.shortlist import Shortlist
 from seq2seq.inference.transformer_weights import differences, expected_shapes
-from seq2seq.recipe import ModelSection, Recipe, parse_recipe
-from seq2seq.storage.checkpoints import MODEL, RECIPE, SHORTLIST, Bundle, Shapes, load_bundle, resolve_model_path
+from seq2seq.recipe import ModelSection, Recipe
+from seq2seq.storage.checkpoints import (
+    MODEL,
+    RECIPE,
+    SHORTLIST,
+    Bundle,
+    Shapes,
+    bundle_recipe,
+    load_bundle,
+    resolve_model_path,
+)
 from seq2seq.tokenizers.tokenizer import END_ID, Tokenizers, Vocabulary
 
 if TYPE_CHECKING:
@@ -49,12 +58,22 @@ def read_stored_model(path: Path) -> StoredModel:
     Untrusted bundles are safe to read: no code in them is executed, and the weights have the shapes of the recipe's
     model, which are compared before memory is allocated.
     """
+    bundle = resolve_model_path(path)
+    try:
+        return _read_bundle(bundle)
+    except CheckpointError:
+        if (newer := resolve_model_path(path)) == bundle:
+            raise
+    return _read_bundle(newer)                          # a training has deleted the bundle while it was read
+
+
+def _read_bundle(directory: Path) -> StoredModel:
     recipe, tokenizers = None, None
 
     def require(bundle: Bundle, shapes: Shapes) -> None:
         nonlocal recipe, tokenizers
         try:
-            recipe = parse_recipe(bundle.recipe_text, bundle.directory / RECIPE, alone=True)
+            recipe = bundle_recipe(bundle.recipe_text, bundle.directory / RECIPE)
             tokenizers = Tokenizers.from_files(bundle.tokenizer_files, str(bundle.directory))
         except (RecipeError, TokenizerError) as error:
             raise CheckpointError(str(error)) from error
@@ -67,7 +86,7 @@ def read_stored_model(path: Path) -> StoredModel:
             raise CheckpointError(f"{bundle.directory / MODEL} does not match its {RECIPE}: {unlike}. Copy both "
                                   "files again from the same run.")
 
-    bundle = load_bundle(resolve_model_path(path), require)
+    bundle = load_bundle(directory, require)
     assert recipe is not None and tokenizers is not None
     stored = StoredModel(bundle.directory, recipe, tokenizers, bundle.weights, bundle.metadata)
     if (contents := bundle.tokenizer_files.get(SHORTLIST)) is None:

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from seq2seq.errors import FormatError
-from seq2seq.files import NotZip, open_regular, open_zip, real_path
+from seq2seq.files import real_path
 from seq2seq.interop.ctranslate2 import (
     CTRANSLATE2_DECODING_KEYS,
     MODEL_FILE,
@@ -93,7 +93,7 @@ def export_model(path: Path, output: Path, quantization: str = "int8", splitter:
         max_lines: maximum number of lines to compare.
     """
     library()
-    require_replaceable(output)
+    require_new_package(output)
     packed = list(splitter_files(splitter))
     exportable = read_exportable(path, "argos", CTRANSLATE2_DECODING_KEYS)
     require_joint_sentencepiece(exportable.tokenizers)
@@ -145,19 +145,12 @@ def export_model(path: Path, output: Path, quantization: str = "int8", splitter:
     return ArgosExport(parity, notes)
 
 
-def require_replaceable(output: Path) -> None:
-    """Raise FormatError unless the output has the suffix of packages and is new or an earlier export."""
+def require_new_package(output: Path) -> None:
+    """Raise FormatError unless the output is new and has the suffix of packages."""
     if output.suffix != SUFFIX:
         raise FormatError(f"{output}: a package of Argos Translate needs a name that ends in {SUFFIX}.")
-    if not output.exists():
-        return
-    try:
-        with open_regular(output) as file, open_zip(file) as package:
-            names = {name.partition("/")[2] for name in package.namelist()}
-    except (OSError, NotZip):
-        names = set()
-    if not {METADATA, REPORT} <= names:
-        raise FormatError(f"{output} exists and is not an export. It was not changed; name a new file.")
+    if output.exists():
+        raise FormatError(f"{output} exists already. Name a new file.")
 
 
 def require_joint_sentencepiece(tokenizers: Tokenizers) -> None:

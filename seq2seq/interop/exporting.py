@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Callable, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
@@ -19,7 +18,6 @@ from seq2seq import console
 from seq2seq.data.alignment_links import AlignmentSettings, measured_aligner
 from seq2seq.data.corpus import read_texts, validation_pairs
 from seq2seq.errors import FormatError, UserError
-from seq2seq.files import NotJson, parse_json, regular_bytes
 from seq2seq.inference.eager import for_inference
 from seq2seq.inference.load_model import read_model
 from seq2seq.interop.model_card import Sizes, Usage, model_card
@@ -28,15 +26,8 @@ from seq2seq.model.attention import CrossAttention
 from seq2seq.model.transformer import DecoderLayer, Transformer
 from seq2seq.recipe import DecodingOptions, DecodingSection, ModelSection, Recipe
 from seq2seq.recipe.combinations import SAMPLING_KEYS
-from seq2seq.storage.atomic import delete, link_or_copy, make_directories, recover, replace_directory
-from seq2seq.storage.checkpoints import (
-    MODEL,
-    README,
-    bundle_metadata,
-    is_own_card,
-    recipe_with_corpora,
-    resolve_model_path,
-)
+from seq2seq.storage.atomic import new_directory
+from seq2seq.storage.checkpoints import MODEL, README, bundle_metadata, recipe_with_text, resolve_model_path, run_of
 from seq2seq.storage.tensor_files import read_shapes
 from seq2seq.tokenizers.canonical_text import CODE, is_blank
 from seq2seq.tokenizers.context import CONTEXT_SEPARATOR, in_context
@@ -48,8 +39,6 @@ from seq2seq.translation.translation import Translation
 from seq2seq.translation.translator import Translator
 
 REPORT = "parity.json"
-FILES_KEY = "files"
-"""Key of REPORT: names of the files of the export. An export in another format may replace these files."""
 MAX_LISTED_DIFFERENCES = 5
 """Maximum number of differing translations in the messages about an export."""
 # Keys of `decoding` that an export keeps: options of the other library's beam search, keys that have an effect only
@@ -139,8 +128,8 @@ class Exportable:
 
     model: Transformer
     recipe: Recipe
-    """Recipe of the model. `decoding` has only keys that the export keeps. `data` and the directory are those of
-    `recipe_with_corpora`."""
+    """Recipe of the model. `decoding` has only keys that the export keeps. `data` and the directory of the model of a
+    run are those of the run."""
     tokenizers: Tokenizers
     note: str
     """Sentence about the `decoding` keys that the other library does not support; empty if it supports all."""
@@ -159,10 +148,10 @@ def read_exportable(path: Path, format: str, supported: Set[str] = SUPPORTED_DEC
     if reason := unsupported_feature(recipe.model):
         raise FormatError(f"{path} cannot be exported to {format}: {reason}.")
     decoding, note = supported_decoding(recipe.decoding, supported)
-    bundle = resolve_model_path(path)
-    found = recipe_with_corpora(bundle)
-    recipe = recipe.model_copy(update={"decoding": decoding, "data": found.data})
-    recipe = recipe.with_directory(found.directory).with_readable(found.readable)
+    recipe = recipe.model_copy(update={"decoding": decoding})
+    if run_of(resolve_model_path(path)) is not None:                            # its validation text is compared on
+        found = recipe_with_text(path)
+        recipe = recipe.model_copy(update={"data": found.data}).with_directory(found.directory)
     copy, aligner = inference_copy(model), measured_aligner(path)
     if aligner.head != "mean":
         layer = cast(DecoderLayer, copy.decoder[(aligner.layer or len(copy.decoder)) - 1])
@@ -306,16 +295,6 @@ def require(parity: Parity, tolerance: Tolerance, export: str) -> None:
         *parity.first_differences()]))
 
 
-def _exported_files(export: Path) -> list[str]:
-    """Return the names of the files of an earlier export from its REPORT; an empty list if it cannot be read."""
-    try:
-        report = parse_json(regular_bytes(export / REPORT))
-    except (OSError, NotJson):
-        return []
-    names = report.get(FILES_KEY) if isinstance(report, dict) else None
-    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
-
-
 def write_card(directory: Path, path: Path, exportable: Exportable, library: str, usage: str, weights: Path,
                number_format: str) -> None:
     """Write the README of an export: the card of the original model with other instructions.
@@ -346,50 +325,21 @@ def write_card(directory: Path, path: Path, exportable: Exportable, library: str
     (directory / README).write_text(model_card(exportable.recipe, metadata, sizes, shown), encoding="utf-8")
 
 
-def kept_card(export: Path) -> str:
-    """Return the message that the README.md of an earlier export is kept; "" if it is the card that seq2seq wrote, does
-    not exist, or is a link, which may lead anywhere."""
-    path = export / README
-    if path.is_symlink() or not path.is_file() or is_own_card(path):
-        return ""
-    return f"{path} is not the card that seq2seq wrote, and is kept"
-
-
 def write_checked_export(output: Path, export: str, write: Callable[[Path], None], load: Callable[[Path], Exported],
                          ours: Translator, lines: Sequence[Source], tolerance: Tolerance) -> Parity:
     """Write an export to a temporary directory, which is renamed to `output` if the export passes the comparison.
 
-    If `output` contains an earlier export whose README.md has been edited, this README.md is kept.
-
     Args:
-        export: name of the export in errors.
+        output: new directory. export: name of the export in errors.
         write: function that writes the export to a directory. load: function that loads the export from a directory.
         ours: the original model. lines: the source lines to compare on.
     """
-    output = Path(os.path.realpath(output))                     # if output is a symbolic link, replace its target
-    try:
-        recover(output)
-        if output.exists() and not (output.is_dir() and ((output / REPORT).exists() or not any(output.iterdir()))):
-            raise FormatError(f"{output} exists and is not an export. It was not changed; name a new directory.")
-        make_directories(output.parent)
-    except OSError as error:
-        raise FormatError(f"{output} cannot be made: {error.strerror}. Name another directory.") from error
-    with replace_directory(output) as directory:
+    with new_directory(output) as directory:
         write(directory)
         parity = compare(ours, load(directory), lines)
         require(parity, tolerance, export)
-        report = {**asdict(parity), "tolerance": asdict(tolerance),
-                  FILES_KEY: sorted({REPORT, *(path.name for path in directory.iterdir())})}
+        report = {**asdict(parity), "tolerance": asdict(tolerance)}
         (directory / REPORT).write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         for path in directory.iterdir():                                # safetensors makes files private to their owner
             path.chmod(directory.stat().st_mode & 0o666)
-        if output.exists():
-            exported = {*report[FILES_KEY], *_exported_files(output)}
-            if others := sorted(path.name for path in output.iterdir() if path.name not in exported):
-                raise FormatError(f"{output} contains {others[0]} besides an earlier export. It was not changed; move "
-                                  "that file away, or name a new directory.")
-        if message := kept_card(output):
-            delete(directory / README)
-            link_or_copy(output / README, directory / README)
-            console.print_message(message)
     return parity

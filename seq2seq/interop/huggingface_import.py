@@ -10,20 +10,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from seq2seq import console
 from seq2seq.data.hub import hub_fault
 from seq2seq.errors import CheckpointError, FormatError, OptionError, RecipeError, TokenizerError
-from seq2seq.files import NotJson, parse_json, real_path, regular_bytes
+from seq2seq.files import NotJson, open_regular, parse_json, real_path, regular_bytes
 from seq2seq.inference.load_model import as_tensors
 from seq2seq.interop.marian import BIAS, model_section_from_config, weights_from_marian
 from seq2seq.interop.model_card import bundle_card
 from seq2seq.recipe import Languages, ModelSection, parse_recipe
+from seq2seq.recipe.data_section import file_name
 from seq2seq.recipe.directions import direction_into, targets_of
 from seq2seq.recipe.yaml_document import write_yaml
 from seq2seq.storage.checkpoints import RECIPE, save_bundle
-from seq2seq.storage.tensor_files import read_pickled_weights, read_weights
+from seq2seq.storage.tensor_files import read_weights, require_finite
 from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.tokenizer import Tokenizer, Tokenizers
 from seq2seq.tokenizers.vocabulary import Vocabulary, require_size
@@ -35,10 +37,12 @@ VOCABULARY, TARGET_VOCABULARY = "vocab.json", "target_vocab.json"
 DOWNLOADED = ["*.json", SAFETENSORS, PICKLED, SOURCE_MODEL, TARGET_MODEL]
 # Exceptions that `_read` can raise if a file has unexpected contents.
 UNREADABLE = (TypeError, ValueError, AttributeError, LookupError, RuntimeError, OverflowError, struct.error)
+UNKNOWN_TEXT = {"name": "unknown"}
+"""Corpus in the recipe of an imported model."""
 LANGUAGES_IN_NAME = re.compile(r"opus-mt-(?:tc-)?(?:big-|base-|tiny-)?([A-Za-z]{2,8})-([A-Za-z]{2,8})$")
 
 HEADER = """\
-# Imported from {name}, a Marian model in Hugging Face format. The data files named below do not exist.
+# Imported from {name}, a Marian model in Hugging Face format, whose training text is not known.
 # To fine-tune the model, write a recipe with your own data and set its training.start_from to this directory.
 """
 
@@ -77,8 +81,8 @@ def import_model(name: str, output: Path, source_language: str | None = None,
     except UNREADABLE as error:
         raise FormatError(f"{name} cannot be imported: its files are not those of a Marian model, or are damaged "
                           f"({_reason(error)}). Copy all of them again.") from error
-    save_bundle(output, weights, text, files, {"imported_from": name, "parameters": imported.parameters},
-                bundle_card)
+    metadata = {"imported_from": _shown(name), "parameters": imported.parameters}
+    save_bundle(output, weights, text, files, metadata, bundle_card)
     return imported
 
 
@@ -95,22 +99,23 @@ def _read(folder: Path, name: str, source_language: str | None, target_language:
     recipe = {
         "name": re.sub(r"[^A-Za-z0-9_.-]+", "_", real_path(Path(name)).name).lstrip("_.-") or "imported",
         "languages": chosen.model_dump(),
-        "data": {"train": [_corpus("train", each) | ({} if each == chosen else {"languages": each.model_dump()})
+        "data": {"train": [UNKNOWN_TEXT | ({} if each == chosen else {"languages": each.model_dump()})
                            for each in directions],
-                 "valid": _corpus("valid", chosen),
+                 "valid": UNKNOWN_TEXT,
                  "cleaning": {"max_pieces": section.max_positions - 1}},
-        "tokenizer": {"taken_from": ".", "joint": tokenizers.joint},
+        "tokenizer": {"joint": tokenizers.joint},
         "model": section.model_dump(exclude_defaults=True) | {"type": section.type},
         "decoding": _decoding(folder, config, section),
     }
-    text = HEADER.format(name=name) + write_yaml(recipe)
+    text = HEADER.format(name=_shown(name)) + write_yaml(recipe)
     parse_recipe(text, folder / RECIPE, alone=True)
     parameters = sum(weight.numel() for weight in weights.values())
     return Imported(parameters, chosen, targets_of(directions)), weights, text, tokenizers.files()
 
 
-def _corpus(name: str, languages: Languages) -> dict[str, Any]:
-    return {"source": f"{name}.{languages.source}", "target": f"{name}.{languages.target}"}
+def _shown(name: str) -> str:
+    """Return the name of a model of the hub, or the last part of the path of a directory."""
+    return file_name(str(Path(name).absolute())) if Path(name).is_dir() else name
 
 
 def local_folder(name: str) -> Path:
@@ -154,12 +159,28 @@ def _read_object(path: Path, missing: dict[str, Any] | None = None) -> dict[str,
 
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:
-    """Return the weights by name. Only tensors are unpickled, so no code in the file is executed."""
+    """Return the weights by name, in float32. The files of a downloaded model are links to others."""
     if (folder / SAFETENSORS).exists():
-        return as_tensors(read_weights(folder / SAFETENSORS))
+        return as_tensors(read_weights(real_path(folder / SAFETENSORS)))
     if (folder / PICKLED).exists():
-        return as_tensors(read_pickled_weights(folder / PICKLED))
+        return _read_pickled(folder / PICKLED)
     raise FormatError(f"{folder} has neither {SAFETENSORS} nor {PICKLED}.")
+
+
+def _read_pickled(path: Path) -> dict[str, Tensor]:
+    """Return the weights that `torch.save` has written. Only tensors are unpickled, so no code in the file is executed.
+    """
+    try:
+        with open_regular(path) as file:
+            loaded = torch.load(file, map_location="cpu", weights_only=True)
+        weights = {str(name): torch.as_tensor(tensor).detach().float().contiguous() for name, tensor in loaded.items()}
+    except Exception as error:                  # torch's unpickler raises errors of any type for unexpected contents
+        # torch's message advises to set weights_only=False, which would execute code in the file.
+        raise FormatError(f"{path} contains something other than weights, or is damaged. Such a file can execute code, "
+                          "so it was not loaded. Ask for the model as model.safetensors, or copy it again.") from error
+    for name, weight in weights.items():
+        require_finite(name, weight.numpy(), path)
+    return weights
 
 
 def _reason(error: Exception) -> str:

@@ -1,6 +1,7 @@
 """The `data` section of a recipe: corpora and their cleaning."""
 
 import os
+import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -52,6 +53,11 @@ PathOrColumn = Annotated[str | int | None, BeforeValidator(_text_or_column)]
 
 
 LanguageCode = Annotated[str, Field(pattern=r"^[A-Za-z]{2,8}([_-][A-Za-z0-9]{1,8})*$")]
+
+
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+"""Name of a data set on the hub. A directory of this machine can have such a name, too."""
+HUB_ADDRESS = "https://huggingface.co/datasets/"
 
 
 class Languages(Section):
@@ -206,12 +212,11 @@ class Corpus(Section):
                                  "side")
             return self
         named = all(isinstance(getattr(self, side), str) for side in self.sides)
+        if self.is_only_named:                          # a recipe of a user is refused, see `loading._unnamed_texts`
+            return self
         if self.form == "files":
             if not named:
-                needed = "`source` and `target` (two files)" if self.text is None else "a file of `text`"
-                only_target = self.target is not None and self.source is None
-                raise ValueError(f"a corpus needs {needed}, or `file`, or `hub`"
-                                 f"{'; for a language model, `text`' if only_target else ''}")
+                raise ValueError(self.needed_text)
             return self
         if self.form == "table" and self.table_format is None:
             raise RecipeValueError(
@@ -233,6 +238,29 @@ class Corpus(Section):
             raise ValueError("`source` and `target` must name the columns" if self.text is None
                              else "`text` must name the column")
         return self
+
+    @property
+    def is_only_named(self) -> bool:
+        """True for a corpus without text, as in the recipe of a bundle; see `Recipe.for_bundle`."""
+        return self.name is not None and all(
+            key is None for key in (self.source, self.target, self.text, self.file, self.hub))
+
+    @property
+    def needed_text(self) -> str:
+        """Message that the corpus lacks text."""
+        needed = "`source` and `target` (two files)" if self.text is None else "a file of `text`"
+        only_target = self.target is not None and self.source is None
+        return (f"a corpus needs {needed}, or `file`, or `hub`"
+                f"{'; for a language model, `text`' if only_target else ''}")
+
+    def for_bundle(self) -> "Corpus":
+        """Return the corpus without paths: what remains is its name, and what is known about its text."""
+        is_on_hub = self.hub is not None and HUB_NAME.fullmatch(self.hub) and not Path(self.hub).exists()
+        address = {"url": f"{HUB_ADDRESS}{self.hub}"} if is_on_hub and self.url is None else {}
+        name = self.label if self.name is not None or is_on_hub else file_name(self.label)
+        return Corpus.model_validate({"name": name, **address, **{
+            key: value for key in ("languages", "tag", "license", "url")
+            if (value := getattr(self, key)) is not None}})
 
     @property
     def sides(self) -> tuple[str, ...]:
@@ -303,6 +331,11 @@ class Corpus(Section):
         """Keys whose values are paths of corpus files."""
         files = tuple(side for side in self.sides if getattr(self, side) is not None)
         return {"files": files, "table": ("file",), "hub": ()}[self.form]
+
+
+def file_name(path: str) -> str:
+    """Return the last part of a path with slashes or backslashes: the directories of a machine are its user's."""
+    return re.split(r"[/\\]", path.rstrip("/\\"))[-1]
 
 
 def is_table(path: Path | str) -> bool:

@@ -14,7 +14,7 @@ from seq2seq.files import real_path
 from seq2seq.recipe.decoding_section import DecodingSection
 from seq2seq.recipe.messages import explain, format_value, similar_key
 from seq2seq.recipe.model_sizes import PREFIX, model_sizes
-from seq2seq.recipe.schema import Readable, Recipe
+from seq2seq.recipe.schema import Recipe
 from seq2seq.recipe.yaml_document import Diagnostic, Document, Key, SourceLocation, read_yaml
 
 BASE_SECTIONS = ("model", "training")
@@ -49,12 +49,10 @@ def parse_recipe(text: str, where: str | Path, overrides: Sequence[str] = (), ch
     Args:
         where: path of the recipe. Paths in the recipe are relative to its directory.
         alone: True for a recipe that is stored with a model and may come from an untrusted source. No other file is
-            then read, a recipe with a base is an error, and only corpora in its directory may be read
-            (`Recipe.readable`).
+            then read, a recipe with a base is an error, and its corpora need no text.
     """
     if alone:
-        recipe = _parse_alone(text, str(where)).with_directory(Path(where).parent)   # relative to the present directory
-        return recipe.with_readable(Readable(recipe.directory))
+        return _parse_alone(text, str(where)).with_directory(Path(where).parent)     # relative to the present directory
     return _parse(text, where, overrides, check_files)
 
 
@@ -91,6 +89,8 @@ def _parse(text: str, where: str | Path, overrides: Sequence[str], check_files: 
         recipe = Recipe.model_validate(document.value)
     except ValidationError as error:
         document.diagnostics += explain(error, document)
+    if recipe is not None and not alone:
+        document.diagnostics += _unnamed_texts(recipe, document)
     if check_files:
         document.diagnostics += _missing_files(document, directory, anchored)
     if document.diagnostics or recipe is None:
@@ -306,6 +306,13 @@ def _anchor_paths_of_overrides(document: Document, keys: list[Key]) -> set[Key]:
             section[name] = os.path.abspath(section[name])
             anchored.add(key)
     return anchored
+
+
+def _unnamed_texts(recipe: Recipe, document: Document) -> Iterator[Diagnostic]:
+    """Yield an error for each corpus that has only a name, as in the recipe of a bundle."""
+    for key, corpus in recipe.data.corpora_with_keys():
+        if corpus.is_only_named:
+            yield document.diagnostic(("data", *key), corpus.needed_text)
 
 
 def _missing_files(document: Document, directory: Path, anchored: set[Key]) -> Iterator[Diagnostic]:

@@ -4,7 +4,6 @@ Each default and its documentation are defined only once, in the section of the 
 """
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any
@@ -36,19 +35,6 @@ from seq2seq.recipe.model_section import ModelSection
 from seq2seq.recipe.task import RANGES, TASKS, TRANSLATION, Metric, Task
 from seq2seq.recipe.tokenizer_section import TokenizerSection
 from seq2seq.recipe.training_section import TrainingSection
-
-
-@dataclass(frozen=True)
-class Readable:
-    """Corpora that may be read by the recipe of a model, which may come from an untrusted source.
-
-    directory: directory of the model, in which all files may be read. sha256: checksums of other text: that of the
-    model's training. Only who has read a text knows its checksum.
-    """
-
-    directory: Path
-    sha256: frozenset[str] = frozenset()
-
 
 RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
@@ -93,7 +79,7 @@ def _check_sides(recipe: Any, errors: list[SectionsError]) -> None:
                   "a language model has only a `target` language; leave this key out")
     for key, corpus in recipe.data.corpora_with_keys():
         with collecting(errors):
-            refuse_if(monolingual and corpus.text is None, ("data", *key),
+            refuse_if(monolingual and corpus.text is None and not corpus.is_only_named, ("data", *key),
                       "a language model reads monolingual text: set `text` instead of `source` and `target`")
             refuse_if(not monolingual and corpus.text is not None, ("data", *key, "text"),
                       f"a model of type {recipe.model.type} needs `source` and `target`; `text` is only for "
@@ -129,7 +115,6 @@ class Recipe(Section):
     """Lowest and highest expected score, by test set and metric. `train` and `evaluate` warn if a score is outside."""
 
     _directory: Path = PrivateAttr(default_factory=Path.cwd)
-    _readable: Readable | None = PrivateAttr(default=None)
 
     @model_validator(mode="before")
     @classmethod
@@ -297,18 +282,6 @@ class Recipe(Section):
         taken_from = self.tokenizer.taken_from or self.training.start_from
         return None if taken_from is None else self.directory / taken_from
 
-    @property
-    def readable(self) -> Readable | None:
-        """Corpora that may be read by this recipe. None: all, because the user has named the recipe. The recipe of a
-        model may come from an untrusted source."""
-        return self._readable
-
-    def with_readable(self, readable: Readable | None) -> "Recipe":
-        """Return a copy of the recipe with another `readable`."""
-        copy = self.model_copy()
-        copy._readable = readable
-        return copy
-
     def with_directory(self, directory: Path) -> "Recipe":
         """Return a copy of the recipe in which paths are relative to `directory`, without changing the paths."""
         copy = self.model_copy()
@@ -337,6 +310,15 @@ class Recipe(Section):
             "tokenizer": self.tokenizer.model_copy(update={"taken_from": from_there(self.tokenizer.taken_from)}),
             "training": self.training.model_copy(update={"start_from": from_there(self.training.start_from)}),
         }).with_directory(directory)
+
+    def for_bundle(self) -> "Recipe":
+        """Return a copy of the recipe for a bundle, which names no file: its corpora only have names, languages and
+        addresses."""
+        return self.model_copy(update={
+            "data": self.data.with_corpora(lambda corpus: corpus.for_bundle()).model_copy(update={"root": "."}),
+            "tokenizer": self.tokenizer.model_copy(update={"taken_from": None}),
+            "training": self.training.model_copy(update={"start_from": None}),
+        })
 
     def to_yaml(self) -> str:
         """Return the recipe as YAML, including all defaults. Keys that are not set and have no default are omitted."""

@@ -261,11 +261,12 @@ class Models:
         return messages
 
     def _load(self, path: Path) -> _Loaded:
-        fingerprint, checksum = _fingerprint(path), weights_checksum(resolve_model_path(path))
-        translator = Translator.load(path, self.machine.device, self.machine.precision, self.machine.threads)
+        fingerprint, bundle = _fingerprint(path), resolve_model_path(path)
+        checksum = weights_checksum(bundle)
+        translator = Translator.load(bundle, self.machine.device, self.machine.precision, self.machine.threads)
         if not (translator.task.has_source and translator.task.target_is_text):
             raise UserError(f"{path} is not a translation model, so it cannot be served.")
-        recipe = model_recipe(path)
+        recipe = model_recipe(bundle)
         try:
             (best, *_), = translator.translate(
                 [TEST_LINE], **_decoding(translator.decoding, self.machine, RequestOptions()))

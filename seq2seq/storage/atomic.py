@@ -1,7 +1,7 @@
-"""Atomic replacement of files and directories.
+"""Files and directories that survive a crash.
 
-After a crash or a power cut, a file or a directory has either its old contents or the new ones. New contents are
-written beside the old ones, under a name that nobody can foresee. So no link that another person has put into a
+After a crash or a power cut, a file has its old contents or the new ones, and a new directory is complete or missing.
+New contents are written under a temporary name that nobody can foresee, so no link that another person has put into a
 directory can direct the writing to another file.
 """
 
@@ -16,10 +16,11 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain, count
 from pathlib import Path
 from typing import BinaryIO
 
-from seq2seq.errors import CheckpointError
+from seq2seq.errors import CheckpointError, OptionError
 
 RANDOM_DIGITS = 16
 """Number of random hexadecimal digits in a temporary name."""
@@ -78,48 +79,53 @@ def open_without_links(path: str, flags: int) -> int:
 
 
 @contextmanager
-def replace_directory(path: Path) -> Iterator[Path]:
-    """Yield a temporary directory, which replaces `path` at the end of the block, or is deleted after an exception.
+def new_directory(path: Path) -> Iterator[Path]:
+    """Yield a temporary directory, which is renamed to `path` at the end of the block, or deleted after an exception.
 
-    A directory that is not empty cannot be replaced in one operation. So the old directory is renamed to
-    `old_path(path)`, and then the new one to `path`. If the process is killed in between, `recover` completes or undoes
-    the replacement, and until then `current_path` finds the old directory.
+    A directory is written once and never changed: after a crash, it is complete or missing. If `path` is a link, the
+    directory is written where it leads.
     """
+    path = Path(os.path.realpath(path))
+    require_new(path)
     temporary = temporary_path(path)
     try:
         make_directories(path.parent)
-        recover(path)
+        delete_temporary(path.parent, path.name)                                # of a process that was killed
         temporary.mkdir()
         yield temporary
-        for file in temporary.rglob("*"):
-            if file.is_file() and not file.is_symlink():
-                sync(file)
+        for entry in temporary.rglob("*"):
+            sync(entry)
         sync(temporary)
-        if os.path.lexists(path):
-            os.rename(path, old_path(path))
+        if path.exists():                                                       # empty, see `require_new`
+            path.rmdir()
         os.rename(temporary, path)
         sync(path.parent)
-        with suppress(OSError):                                 # the new directory is in place
-            recover(path)
     except BaseException as error:
         with suppress(OSError):
-            recover(path)
+            delete(temporary)
         if isinstance(error, OSError):
             raise cannot_save(path, error) from error
         raise
 
 
-def recover(path: Path) -> None:
-    """Remove what an interrupted replacement of `path` has left. If `path` is missing, restore the old directory."""
-    old = old_path(path)
-    if os.path.lexists(old) and not os.path.lexists(path):
-        os.rename(old, path)
-    delete(old)
-    delete_temporary(path.parent, path.name)
+def require_new(path: Path) -> None:
+    """Check that nothing exists at `path`, or an empty directory."""
+    try:
+        is_free = not path.exists() or path.is_dir() and not any(path.iterdir())
+    except OSError as error:
+        raise cannot_save(path, error) from error
+    if not is_free:
+        raise OptionError(f"{path} exists already. Name a new directory.")
+
+
+def free_path(path: Path) -> Path:
+    """Return `path`, or the first of <path>-2, <path>-3, … if it exists."""
+    paths = (path.with_name(f"{path.name}-{number}") for number in count(2))
+    return next(each for each in chain([path], paths) if not os.path.lexists(each))
 
 
 def delete_temporary(directory: Path, name: str | None = None) -> None:
-    """Delete what interrupted replacements have left in a directory. name: of the file or directory; None: of all."""
+    """Delete what killed processes have left in a directory. name: of the file or directory; None: of all."""
     prefix = "*" if name is None else glob.escape(name)
     for leftover in directory.glob(f".{prefix}.{'[0-9a-f]' * RANDOM_DIGITS}.tmp"):
         delete(leftover)
@@ -128,25 +134,6 @@ def delete_temporary(directory: Path, name: str | None = None) -> None:
 def temporary_path(path: Path) -> Path:
     """Return a hidden path beside `path`, with a random name that `delete_temporary` recognises."""
     return path.with_name(f".{path.name}.{secrets.token_hex(RANDOM_DIGITS // 2)}.tmp")
-
-
-def old_path(path: Path) -> Path:
-    """Return the hidden path to which `replace_directory` renames the old directory."""
-    return path.with_name(f".{path.name}.replaced")
-
-
-def current_path(path: Path) -> Path:
-    """Return the current path of a directory: `path`, or `old_path(path)` after an interrupted replacement."""
-    return old_path(path) if not path.exists() and old_path(path).exists() else path
-
-
-def link_or_copy(path: str | Path, new: str | Path) -> None:
-    """Give a file or a link a second name, or copy it if the file system has no hard links. A hard link takes no space,
-    however large the file is."""
-    try:
-        os.link(path, new, follow_symlinks=False)
-    except (OSError, NotImplementedError):
-        shutil.copy2(path, new, follow_symlinks=False)
 
 
 def delete(path: Path) -> None:
@@ -195,7 +182,7 @@ def cannot_save(path: Path, error: OSError) -> CheckpointError:
     elif error.errno == errno.EMLINK:                                           # of `open_without_links`
         remedy = "Replace it with a copy of itself, or delete it"
     elif error.errno == errno.EBUSY:
-        remedy = "A directory in use, such as a mount point, cannot be replaced: choose a directory inside it"
+        remedy = "It is in use, such as a mount point: choose a directory inside it"
     else:
         remedy = "Check the path and the disk"
     return CheckpointError(

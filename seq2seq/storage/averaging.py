@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,24 +12,21 @@ from torch import Tensor
 from seq2seq import console
 from seq2seq.errors import CheckpointError, OptionError, UserError
 from seq2seq.files import real_path
-from seq2seq.storage.atomic import current_path
+from seq2seq.recipe import Recipe
 from seq2seq.storage.checkpoints import (
-    BEST,
+    CHECKPOINT_NAME,
     HELD_OUT,
-    RECIPE,
-    RECIPE_DIRECTORY,
-    TEXT_CHECKSUMS,
     Card,
+    best_bundle,
     list_checkpoints,
     load_bundle,
     load_checkpoint,
     save_bundle,
     step_of,
+    stored_recipe,
     validated_checkpoints,
 )
-from seq2seq.storage.directories import read_file
-from seq2seq.storage.foreign_models import foreign_model
-from seq2seq.storage.links import DamagedError, refuse_links
+from seq2seq.storage.directories import DamagedError
 from seq2seq.storage.tokenizer_files import load_tokenizers
 
 MOVING_AVERAGE = "average."
@@ -57,7 +53,6 @@ def average_checkpoints(paths: Sequence[Path], output: Path, last: int | None = 
     if len(runs) > 1:
         raise CheckpointError(f"These checkpoints belong to {len(runs)} runs: {', '.join(map(str, runs))}. Models that "
                               "were trained separately cannot be averaged; name checkpoints of one run.")
-    refuse_links(runs[0])
     weights = average_weights(validated_weights(path) for path in checkpoints)
     steps = [step_of(path) for path in checkpoints]
     recipe, metadata = _description(runs[0])
@@ -132,18 +127,14 @@ def _checkpoints(paths: Sequence[Path], last: int | None) -> Iterator[Path]:
     `paths`. Between validations, checkpoints are saved by the clock, so that the newest ones may be a few steps apart.
     """
     for path in paths:
-        is_checkpoint = re.fullmatch(r"step-\d+", path.name)
-        refuse_links(path.absolute().parent.parent if is_checkpoint else path)   # before a link is followed
         path = real_path(path)
-        if re.fullmatch(r"step-\d+", path.name):
+        if CHECKPOINT_NAME.fullmatch(path.name):
             if last is not None:
                 raise UserError(f"{path} is a checkpoint; --last selects the newest checkpoints of a run. Name the "
                                 "run, or leave out --last.")
             yield path
             continue
         if not list_checkpoints(path):
-            if (found := foreign_model(path)) is not None:
-                raise CheckpointError(f"{path} is {found} Only checkpoints of a run can be averaged.")
             raise CheckpointError(f"{path} is neither a run with checkpoints nor a checkpoint. Name a run such as "
                                   "runs/NAME, or checkpoints such as runs/NAME/checkpoints/step-00001000.")
         checkpoints = validated_checkpoints(path)
@@ -161,19 +152,19 @@ def validated_weights(path: Path) -> dict[str, Tensor]:
     return averaged or checkpoint.model
 
 
-def _description(run: Path) -> tuple[str, dict[str, Any]]:
+def _description(run: Path) -> tuple[Recipe | str, dict[str, Any]]:
     """Return the recipe and the metadata for a bundle of the run's checkpoints.
 
-    If the run has a best bundle, return its recipe, corpus counts, tags, number of parameters, alignment settings,
-    checksums of its text and the directory of its recipe file. The paths in this recipe are as the user wrote them,
-    relative to that directory.
-    Without a best bundle, return the run's recipe and its directory.
+    If the run has a best bundle, return its recipe, corpus counts, tags, number of parameters and alignment settings.
+    Without a best bundle, return the run's recipe.
     """
-    if (best_path := current_path(run / BEST)).is_dir():
-        best = load_bundle(best_path)
-        kept = ("corpora", HELD_OUT, "characters", "tags", "parameters", "alignment", RECIPE_DIRECTORY, TEXT_CHECKSUMS)
-        return best.recipe_text, {key: best.metadata[key] for key in kept if key in best.metadata}
     try:
-        return read_file(run / RECIPE).decode(), {RECIPE_DIRECTORY: str(run.absolute())}
-    except UnicodeDecodeError as error:
-        raise CheckpointError(f"{run / RECIPE} is damaged: {error}. Restore it from a backup.") from error
+        path = best_bundle(run)
+        best = load_bundle(path) if path else None
+    except CheckpointError as error:
+        console.warn(f"{error} The average has no counts of the training text.")
+        best = None
+    if best is None:
+        return stored_recipe(run), {}
+    kept = ("corpora", HELD_OUT, "characters", "tags", "parameters", "alignment")
+    return best.recipe_text, {key: best.metadata[key] for key in kept if key in best.metadata}

@@ -1,52 +1,50 @@
 """Checkpoints and bundles: training resumes from a checkpoint, and translation loads a bundle.
 
-Both are directories that are written atomically (atomic.py). Tensors are stored in safetensors files, not pickled.
+Both are directories that are written once (`atomic.new_directory`). The file `best` of a run names its best bundle.
+What is learned about a bundle later is a line of `scores.jsonl`. Tensors are stored in safetensors files, not pickled.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
 import shlex
-import shutil
-import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from seq2seq import console
 from seq2seq.errors import CheckpointError, RecipeError
-from seq2seq.recipe import Readable, Recipe, load_recipe
+from seq2seq.recipe import Recipe, load_recipe, parse_recipe
 from seq2seq.storage.atomic import (
     cannot_save,
-    current_path,
     delete,
     delete_temporary,
-    link_or_copy,
-    old_path,
-    recover,
-    replace_directory,
+    free_path,
+    new_directory,
+    open_without_links,
     replace_file,
     temporary_path,
 )
 from seq2seq.storage.directories import (
     HEADER_KEYS,
     METADATA,
+    DamagedError,
     as_json,
     header,
     kind_of,
     read_file,
     read_metadata,
-    read_with_retry,
     verify,
     write_tensors,
 )
-from seq2seq.storage.foreign_models import foreign_model
-from seq2seq.storage.links import RUN_DIRECTORIES, DamagedError, path_inside
 from seq2seq.storage.tensor_files import read_shapes, read_tensors, read_weights
 
 if TYPE_CHECKING:
@@ -54,22 +52,24 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-BEST = "best"
 CHECKPOINTS = "checkpoints"
+BUNDLES = "bundles"
+BEST = "best"
+"""File of a run with the name of its best bundle."""
+SCORES = "scores.jsonl"
+"""File of a run with the scores of its bundles, a JSON object per line."""
 MODEL = "model.safetensors"
 STATE = "state.safetensors"
+BUNDLE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+OWN_BUNDLE_NAME = re.compile(r"(step|average|tested)-\d{8,}(-\d+)?|(adapted|aligned)(-\d+)?")
+"""Name of a bundle that a training has written. Other bundles in a run are the user's."""
+MAX_NAME_BYTES = 200
+CHECKPOINT_NAME = re.compile(r"step-(\d{8,})(?:-(\d+))?")
 RECIPE = "recipe.yaml"
 README = "README.md"
-RECIPE_DIRECTORY = "recipe_directory"
-"""Field of a bundle's metadata: directory of the recipe file of its training, which finds the corpora of a bundle that
-is not in its run. Another machine ignores it."""
 HELD_OUT = "held_out"
 """Field of a bundle's metadata: number of pairs of each validation and test corpus, by its key in the recipe's section
 `data`."""
-CARD_MARK = "---\n# Written by seq2seq, and replaced with the model. Remove this line to keep your changes.\n"
-"""Beginning of each model card. A README.md without it belongs to the user and is never overwritten."""
-TEXT_CHECKSUMS = "text_sha256"
-"""Field of a bundle's metadata: checksums of the training, validation and test text; see `Recipe.readable`."""
 VALIDATED = "validated"
 """Field of a checkpoint's `info`: True if the checkpoint was saved at a validation, False if it was saved by the clock
 or because of a signal."""
@@ -78,8 +78,7 @@ TOKENIZER_FILES = ("tokenizer.model", "source.model", "target.model", "vocabular
 """Names of the files that belong to the vocabularies of a bundle."""
 MAX_SHORTLIST_BYTES = 500_000_000
 """Maximum size of a shortlist: 500 target pieces for each of 250,000 source pieces."""
-RENAME_SECONDS = 1
-"""Maximum time between the two renames with which a running training replaces its best model."""
+MAX_RECIPE_BYTES = 4_000_000
 
 
 # Checkpoints
@@ -99,7 +98,7 @@ class Checkpoint:
 def save_checkpoint(
     run: Path, step: int, model: Mapping[str, Tensor], state: Mapping[str, Tensor], info: dict[str, Any]
 ) -> Path:
-    """Write <run>/checkpoints/step-<step>, replacing an older checkpoint of the same step.
+    """Write <run>/checkpoints/step-<step>, or step-<step>-2 and so on if there are checkpoints of this step already.
 
     Args:
         run: the run's directory, created if it does not exist.
@@ -109,8 +108,10 @@ def save_checkpoint(
     Returns:
         The checkpoint's directory.
     """
-    path = Path(run) / CHECKPOINTS / f"step-{step:08d}"
-    with replace_directory(path) as directory:
+    # The number is higher than that of each other checkpoint of this step: the newest one has the highest.
+    number = 1 + max((_order(path)[1] for path in list_checkpoints(run) if step_of(path) == step), default=0)
+    path = Path(run) / CHECKPOINTS / (f"step-{step:08d}" + (f"-{number}" if number > 1 else ""))
+    with new_directory(path) as directory:
         write_tensors(directory / MODEL, model)
         write_tensors(directory / STATE, state)
         metadata = {"step": step, "info": info, **header("checkpoint", directory)}
@@ -132,18 +133,30 @@ def list_checkpoints(run: Path) -> list[Path]:
     directory = Path(run) / CHECKPOINTS
     if not directory.is_dir():
         return []
-    return sorted((path for path in directory.iterdir() if re.fullmatch(r"step-\d{8,}", path.name)), key=step_of)
+    return sorted((path for path in directory.iterdir() if CHECKPOINT_NAME.fullmatch(path.name)), key=_order)
+
+
+def checkpoint_by_step(run: Path) -> dict[int, Path]:
+    """Return the path of the newest checkpoint of each step, the oldest step first."""
+    return {step_of(path): path for path in list_checkpoints(run)}
 
 
 def validated_checkpoints(run: Path) -> list[Path]:
     """Return the paths of the checkpoints of a run that were saved at a validation, the oldest first."""
-    return [path for path in list_checkpoints(run)
+    return [path for path in checkpoint_by_step(run).values()
             if read_metadata(path, "checkpoint", required=(MODEL, STATE))["info"].get(VALIDATED)]
 
 
 def step_of(checkpoint: Path) -> int:
     """Return the step in a checkpoint's name."""
-    return int(checkpoint.name.removeprefix("step-"))
+    return _order(checkpoint)[0]
+
+
+def _order(checkpoint: Path) -> tuple[int, int]:
+    """Return the step in a checkpoint's name, and its number among the checkpoints of this step."""
+    match = CHECKPOINT_NAME.fullmatch(checkpoint.name)
+    assert match is not None, checkpoint
+    return int(match[1]), int(match[2] or 1)
 
 
 def newest_checkpoint(run: Path) -> Checkpoint | None:
@@ -170,29 +183,27 @@ def newest_checkpoint(run: Path) -> Checkpoint | None:
 
 
 def prune_checkpoints(run: Path, keep: Iterable[int]) -> None:
-    """Delete the checkpoints whose step is not in `keep`."""
-    steps = set(keep)
-    try:
-        for path in list_checkpoints(run):
-            if step_of(path) not in steps:
-                # The directory is renamed before it is deleted. Otherwise, an interrupted deletion would leave files
-                # that look like a damaged checkpoint.
-                temporary = temporary_path(path)
-                os.rename(path, temporary)
-                delete(temporary)
-    except OSError as error:
-        raise CheckpointError(f"Old checkpoints in {Path(run) / CHECKPOINTS} cannot be deleted: "
-                              f"{error.strerror or error}. Check its permissions.") from error
+    """Delete the checkpoints whose step is not in `keep`, and those of which there is a newer one of the same step."""
+    kept = {path for step, path in checkpoint_by_step(run).items() if step in set(keep)}
+    _prune(path for path in list_checkpoints(run) if path not in kept)
 
 
-def recover_run(run: Path) -> None:
-    """Complete or undo what a killed process has left in a run: replacements of directories, and temporary files.
+def _prune(paths: Iterable[Path]) -> None:
+    """Delete directories of a run. Each is renamed before: otherwise, an interrupted deletion would leave files that
+    look like a damaged checkpoint or bundle."""
+    for path in paths:
+        temporary = temporary_path(path)
+        try:
+            os.rename(path, temporary)
+            delete(temporary)
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be deleted: {error.strerror or error}. Check its permissions."
+                                  ) from error
 
-    The caller holds the run's lock.
-    """
-    for directory in (run, *(run / name for name in RUN_DIRECTORIES), *(run / "prepared").glob("*")):
-        for old in directory.glob(old_path(Path("*")).name):
-            recover(directory / old.name.removeprefix(".").removesuffix(".replaced"))
+
+def delete_leftovers(run: Path) -> None:
+    """Delete what killed processes have left in a run. The caller holds the run's lock."""
+    for directory in (run, *filter(Path.is_dir, run.iterdir()), *filter(Path.is_dir, run.glob("prepared/*"))):
         delete_temporary(directory)
 
 
@@ -220,38 +231,87 @@ weights. Commands that write a bundle to publish give the one of `interop`, whic
 def save_bundle(
     directory: Path,
     weights: Mapping[str, Tensor] | Mapping[str, np.ndarray],
-    recipe_text: str,
+    recipe: Recipe | str,
     tokenizer_files: Mapping[str, bytes],
     metadata: Mapping[str, Any],
     card: Card | None = None,
 ) -> Path:
-    """Write a bundle. An old bundle is replaced atomically; files that users put into it are kept.
+    """Write a bundle to a new directory. It names no file outside (`Recipe.for_bundle`).
 
     Args:
         weights: tensors or arrays by name; tied weights are included once.
+        recipe: recipe of the model, or the text of the recipe of another bundle.
         tokenizer_files: contents by file name. The names must be in TOKENIZER_FILES.
         metadata: further fields of metadata.json, such as test scores and corpus counts.
         card: function that makes the model card; None: the bundle gets none.
     """
-    path = Path(os.path.realpath(directory))                                    # a link to the bundle stays a link
-    with suppress(OSError):                                                     # `replace_directory` reports it
-        recover(path)
-    user_files = _user_files(path)
-    with replace_directory(path) as new:
+    with new_directory(directory) as new:
         write_tensors(new / MODEL, weights)
-        (new / RECIPE).write_bytes(recipe_text.encode())
+        text = recipe if isinstance(recipe, str) else recipe.for_bundle().to_yaml()
+        (new / RECIPE).write_bytes(text.encode())
         for name, contents in tokenizer_files.items():
             (new / name).write_bytes(contents)
-        metadata = {**header("bundle", new), **metadata}
-        for file in user_files:
-            if file.is_dir():
-                shutil.copytree(file, new / file.name, symlinks=True, copy_function=link_or_copy)
-            else:
-                link_or_copy(file, new / file.name)
-        (new / METADATA).write_bytes(as_json(metadata))
-        if card is not None and not os.path.lexists(new / README):
-            (new / README).write_text(card(recipe_text, metadata, read_shapes(new / MODEL)), encoding="utf-8")
-    return Path(directory)
+        (new / METADATA).write_bytes(as_json({**header("bundle", new), **metadata}))
+        if card is not None:
+            (new / README).write_text(card(text, metadata, read_shapes(new / MODEL)), encoding="utf-8")
+    return directory
+
+
+def save_best(run: Path, name: str, *contents: Any) -> Path:
+    """Write a bundle into a run, and make it the best of the run. Return its path.
+
+    The bundle that was the best before is kept, because another process may be reading it; older ones are deleted.
+
+    Args:
+        name: name of the new bundle, to which a number is added if there is one of this name.
+        contents: further arguments of `save_bundle`.
+    """
+    before = None
+    with suppress(DamagedError):                                                # the pointer is written again
+        before = best_bundle(run)
+    path = save_bundle(free_path(run / BUNDLES / name), *contents)
+    try:
+        replace_file(run / BEST, f"{path.name}\n".encode())
+    except OSError as error:
+        raise cannot_save(run / BEST, error) from error
+    own = [each for each in path.parent.iterdir() if OWN_BUNDLE_NAME.fullmatch(each.name)]
+    try:
+        _prune(each for each in own if each not in (path, before))
+    except CheckpointError as error:                                            # the new bundle is in place
+        console.warn(str(error))
+    return path
+
+
+def best_bundle(run: Path) -> Path | None:
+    """Return the path of a run's best bundle; None if the run has none yet."""
+    if not os.path.lexists(run / BEST):
+        return None
+    name = read_file(run / BEST, MAX_NAME_BYTES).decode(errors="replace").strip()
+    if not BUNDLE_NAME.fullmatch(name):
+        raise DamagedError(f"{run / BEST} is damaged: it must contain the name of a directory in {run / BUNDLES}.")
+    return run / BUNDLES / name
+
+
+def run_of(bundle: Path) -> Path | None:
+    """Return the run in which a bundle is; None for a bundle elsewhere."""
+    bundle = bundle.absolute()
+    run = bundle.parent.parent
+    return run if bundle.parent.name == BUNDLES and (run / RECIPE).is_file() else None
+
+
+def append_scores(bundle: Path, kind: str, values: Mapping[str, Any]) -> None:
+    """Append what was learned about a bundle of a run to the scores of the run. Do nothing for a bundle elsewhere."""
+    if (run := run_of(bundle)) is None:
+        return
+    record = {"bundle": bundle.name, "kind": kind, "time": datetime.now(UTC).isoformat(timespec="seconds"),
+              "scores": values}
+    try:
+        with open(run / SCORES, "a", encoding="utf-8", opener=open_without_links) as file:
+            # An earlier line may have been cut off by a crash.
+            cut = file.tell() > 0 and not (run / SCORES).read_bytes().endswith(b"\n")
+            file.write("\n" * cut + json.dumps(record, ensure_ascii=False) + "\n")
+    except OSError as error:
+        raise cannot_save(run / SCORES, error) from error
 
 
 def load_bundle(directory: Path, require: Callable[[Bundle, Shapes], None] = lambda bundle, shapes: None) -> Bundle:
@@ -261,33 +321,27 @@ def load_bundle(directory: Path, require: Callable[[Bundle, Shapes], None] = lam
         require: function that checks the bundle before its weights are read. It gets the bundle without weights, and
             the shapes of the weights. It raises a CheckpointError to refuse the bundle.
     """
-
-    def read(current: Path) -> Bundle:
-        metadata = read_metadata(current, "bundle", required=(MODEL, RECIPE))
-        verify(current, metadata["sha256"])
-        names = [name for name in TOKENIZER_FILES if name in metadata["sha256"]]
-        try:
-            recipe_text = read_file(current / RECIPE).decode()
-        except UnicodeDecodeError as error:
-            raise DamagedError(f"{current / RECIPE} is damaged: {error}.") from error
-        tokenizer_files = {name: read_file(current / name, *[MAX_SHORTLIST_BYTES] * (name == SHORTLIST))
-                           for name in names}
-        fields = {key: value for key, value in metadata.items() if key not in HEADER_KEYS}
-        bundle = Bundle(Path(directory), {}, recipe_text, tokenizer_files, fields)
-        require(bundle, read_shapes(current / MODEL))
-        return replace(bundle, weights=read_weights(current / MODEL))
-
-    return read_with_retry(Path(directory), read)
+    metadata = read_metadata(directory, "bundle", required=(MODEL, RECIPE))
+    verify(directory, metadata["sha256"])
+    names = [name for name in TOKENIZER_FILES if name in metadata["sha256"]]
+    try:
+        recipe_text = read_file(directory / RECIPE).decode()
+    except UnicodeDecodeError as error:
+        raise DamagedError(f"{directory / RECIPE} is damaged: {error}.") from error
+    tokenizer_files = {name: read_file(directory / name, *[MAX_SHORTLIST_BYTES] * (name == SHORTLIST))
+                       for name in names}
+    bundle = Bundle(directory, {}, recipe_text, tokenizer_files, _fields(metadata))
+    require(bundle, read_shapes(directory / MODEL))
+    return replace(bundle, weights=read_weights(directory / MODEL))
 
 
 def bundle_metadata(directory: Path) -> dict[str, Any]:
     """Return a bundle's metadata (scores, corpus counts, …). Only metadata.json is read."""
+    return _fields(read_metadata(directory, "bundle", required=()))
 
-    def read(current: Path) -> dict[str, Any]:
-        metadata = read_metadata(current, "bundle", required=())
-        return {key: value for key, value in metadata.items() if key not in HEADER_KEYS}
 
-    return read_with_retry(Path(directory), read)
+def _fields(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in metadata.items() if key not in HEADER_KEYS}
 
 
 def stored_characters(metadata: Mapping[str, Any], side: str) -> str:
@@ -307,126 +361,75 @@ def stored_tags(metadata: Mapping[str, Any]) -> tuple[str, ...]:
 
 def weights_checksum(directory: Path) -> str:
     """Return the checksum of a bundle's weights. Raises CheckpointError as `bundle_metadata`."""
-    def read(current: Path) -> str:
-        checksum: str = read_metadata(current, "bundle", required=(MODEL,))["sha256"][MODEL]
-        return checksum
-
-    return read_with_retry(Path(directory), read)
-
-
-def update_bundle_metadata(directory: Path, weights: str | None = None, **fields: Any) -> None:
-    """Add or replace fields of the metadata.json of a run's bundle, such as test scores.
-
-    The caller holds the lock of the run, so that no other process replaces the bundle meanwhile.
-
-    weights: checksum of the weights that the fields are for; None: they are for any weights.
-    """
-    directory = current_path(directory)
-    metadata = read_metadata(directory, "bundle", required=(MODEL,)) | fields
-    if weights not in (None, metadata["sha256"][MODEL]):
-        raise CheckpointError(f"{directory} has other weights now.")
-    try:
-        delete_temporary(directory)
-        replace_file(directory / METADATA, as_json(metadata))
-    except OSError as error:
-        raise cannot_save(directory / METADATA, error) from error
-
-
-def is_own_card(path: Path) -> bool:
-    """Return True if a file is a model card that seq2seq may replace."""
-    if path.is_symlink() or not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return file.read(len(CARD_MARK)) == CARD_MARK.encode()
+    checksum: str = read_metadata(directory, "bundle", required=(MODEL,))["sha256"][MODEL]
+    return checksum
 
 
 def stored_recipe(directory: Path) -> Recipe:
-    """Load the recipe that is stored in a bundle or a run, which may come from an untrusted source."""
-    return load_recipe(path_inside(directory, RECIPE), check_files=False, alone=True)
+    """Load the recipe that is stored in a bundle or a run."""
+    path = directory / RECIPE
+    try:
+        text = read_file(path, MAX_RECIPE_BYTES).decode()
+    except UnicodeDecodeError as error:
+        raise DamagedError(f"{path} is damaged: {error}.") from error
+    if kind_of(directory) == "bundle":
+        return bundle_recipe(text, path)
+    return parse_recipe(text, path, alone=True)
 
 
-def recipes_with_corpora(bundle: Path) -> list[Recipe]:
-    """Return the recipe of a bundle, once for each directory that the paths of its corpora may be relative to; first
-    the recipe with the largest number of corpus files that exist.
+def bundle_recipe(text: str, path: Path) -> Recipe:
+    """Return the recipe of a bundle from its text. A stranger may have written it: what it names is not read."""
+    return parse_recipe(text, path, alone=True).for_bundle()
 
-    The paths in the recipe of a bundle are as the user wrote them. They are relative to the directory of the original
-    recipe file, which the metadata of the bundle names, or to the bundle. For the best bundle of a run, the recipe of
-    the run is used instead of the latter: its paths are relative to the run, so that it finds text that has moved
-    together with the run.
 
-    Outside the bundle or the run, only text with a checksum in the metadata may be read (`Recipe.readable`).
+def recipe_with_text(model: Path) -> Recipe:
+    """Return the recipe of a run, which names the text of the run. A bundle outside a run names none.
+
+    model: a run, or a bundle.
     """
-    bundle = bundle.absolute()
-    metadata = bundle_metadata(bundle)
-    recipe = stored_recipe(bundle.parent if is_best_of_run(bundle) else bundle)
-    checksums = metadata.get(TEXT_CHECKSUMS)
-    readable = Readable(recipe.directory, frozenset(map(str, checksums if isinstance(checksums, list) else ())))
-    recipes = [recipe]
-    if isinstance(directory := metadata.get(RECIPE_DIRECTORY), str):
-        recipes.append(stored_recipe(bundle).with_directory(Path(directory)))
-    return sorted((recipe.with_readable(readable) for recipe in recipes), key=lambda recipe: -sum(
-        path.is_file() for corpus in recipe.data.corpora() for path in corpus.resolve(recipe.data_directory).paths))
-
-
-def recipe_with_corpora(bundle: Path) -> Recipe:
-    """Return the first of `recipes_with_corpora`."""
-    return recipes_with_corpora(bundle)[0]
-
-
-def is_best_of_run(bundle: Path) -> bool:
-    bundle = bundle.absolute()
-    return bundle.name in (BEST, old_path(Path(BEST)).name) and (bundle.parent / RECIPE).is_file()
+    run = run_of(resolve_model_path(model))
+    if run is None:
+        raise CheckpointError(f"{model} is a bundle, which names no text.")
+    return load_recipe(run / RECIPE, check_files=False)
 
 
 def resolve_model_path(path: Path) -> Path:
-    """Return the path of a bundle: `path` itself, or its `best` directory if `path` is a run."""
+    """Return the path of a bundle: `path` itself, or the best bundle of `path` if it is a run."""
     path = Path(path)
-    if kind_of(path) == "bundle":
-        return _settled(path)
-    path_inside(path, old_path(path / BEST).name)
-    if kind_of(path_inside(path, BEST)) == "bundle":
-        return _settled(path / BEST)
-    expected = f"A model is a bundle (a directory with {MODEL}, {RECIPE} and {METADATA}) or a run with a {BEST}/ in it."
-    if not current_path(path).exists():
+    kind = kind_of(path)
+    if kind == "bundle":
+        return path
+    if (best := best_bundle(path)) is not None:
+        if kind_of(best) != "bundle":
+            raise DamagedError(f"{best}, the best bundle of {path}, is missing or damaged. Copy it from a backup, or "
+                               "make another of checkpoints with `seq2seq average`.")
+        return best
+    expected = (f"A model is a bundle (a directory with {MODEL}, {RECIPE} and {METADATA}) or a run. `seq2seq import` "
+                "makes bundles of Marian models of transformers.")
+    if not path.exists():
         raise CheckpointError(f"{path} does not exist. {expected}")
-    if path.exists() and not path.is_dir():
+    if not path.is_dir():
         raise _no_model(path, expected)
-    if (found := foreign_model(path)) is not None:
-        raise CheckpointError(f"{path} is {found}")
-    if kind_of(path) == "checkpoint":
+    if kind == "checkpoint":
         raise CheckpointError(
             f"{path} is a checkpoint, from which training resumes. Name the run, {path.parent.parent}, "
             "or make a bundle of checkpoints with `seq2seq average`."
         )
-    if current_path(path / BEST).is_dir() or (path / MODEL).exists():
-        bundle = path / BEST if current_path(path / BEST).is_dir() else path
-        raise CheckpointError(f"{bundle} is not a bundle: its {METADATA} is missing or damaged. {expected}")
+    if (path / MODEL).exists():
+        raise CheckpointError(f"{path} is not a bundle: its {METADATA} is missing or damaged. {expected}")
     if (path / CHECKPOINTS).is_dir():
         raise CheckpointError(
-            f"{path} is a run without {BEST}/, which is written at the first validation. Continue the training, "
+            f"{path} is a run without a bundle: the first is written at the first validation. Continue the training, "
             "or make a bundle of one of its checkpoints with `seq2seq average CHECKPOINT`."
         )
-    names = sorted(entry.name for entry in current_path(path).iterdir())
+    names = sorted(entry.name for entry in path.iterdir())
     contents = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "") if names else "nothing"
     raise CheckpointError(f"{path} contains {contents}. {expected}")
 
 
-def _settled(path: Path) -> Path:
-    """Return `path`, or the old directory if a kill between the two renames of `replace_directory` has left only that.
-
-    A training that runs renames the new directory within microseconds.
-    """
-    deadline = time.monotonic() + RENAME_SECONDS
-    while not path.exists():
-        if time.monotonic() >= deadline:
-            return current_path(path)
-        time.sleep(0.01)
-    return path
-
-
 def is_model(path: Path) -> bool:
     """Return True if `path` is a bundle, or a run with a best bundle."""
-    return "bundle" in (kind_of(path), kind_of(path / BEST))
+    return kind_of(path) == "bundle" or (path / BEST).is_file()
 
 
 def _no_model(path: Path, expected: str) -> CheckpointError:
@@ -441,27 +444,4 @@ def _no_model(path: Path, expected: str) -> CheckpointError:
             return CheckpointError(f"{path} is a recipe, and its run, {run}, contains no model yet. Train the model "
                                    f"first (seq2seq train {shlex.quote(str(path))}). If you trained it with --run-dir, "
                                    "name that directory.")
-    if path.is_file() and (found := foreign_model(path)) is not None:
-        return CheckpointError(f"{path} is {found} {expected}")
     return CheckpointError(f"{path} is a file. {expected}")
-
-
-def _user_files(path: Path) -> list[Path]:
-    """Return the files that users have put into a bundle; an empty list if there is no bundle yet."""
-    current = current_path(path)
-    if not current.exists():
-        return []
-    if not current.is_dir():
-        raise CheckpointError(f"{path} is a file. Name a new directory for the bundle.")
-    is_bundle = kind_of(path) == "bundle"
-    if not is_bundle and not (current / MODEL).exists():                        # with MODEL: a damaged bundle
-        bundle_files: set[str] = set()
-    else:
-        delete_temporary(current)
-        bundle_files = {MODEL, RECIPE, METADATA, *TOKENIZER_FILES, *([README] if is_own_card(current / README) else [])}
-    user_files = [file for file in current.iterdir() if file.name not in bundle_files]
-    if user_files and not is_bundle:
-        raise CheckpointError(
-            f"{path} contains {user_files[0].name} and is not a bundle. Nothing was changed; name a new directory."
-        )
-    return user_files

@@ -1,32 +1,29 @@
 """Directories with a metadata.json, which has the format version and the checksums of the other files.
 
-They are written with `atomic.replace_directory`, and all checksums are verified on reading. Checkpoints, bundles and
-the tokenizers of a run are such directories.
+They are written with `atomic.new_directory`, and all checksums are verified on reading. Checkpoints, bundles and the
+tokenizers of a run are such directories. Somebody else may have made them: `open_file` opens all their files.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from safetensors import SafetensorError
 
 from seq2seq.errors import CheckpointError
-from seq2seq.files import MAX_FILE_BYTES, NotJson, parse_json, regular_bytes, sha256_of
-from seq2seq.storage.atomic import current_path
-from seq2seq.storage.links import DamagedError, path_inside
+from seq2seq.files import MAX_FILE_BYTES, NotJson, open_regular, parse_json, sha256_of
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-Read = TypeVar("Read")
 
 FORMAT_VERSION = 1
 """Version of the file format. It is incremented when earlier versions of seq2seq cannot read the new format."""
@@ -37,6 +34,11 @@ CHECKSUM_KEY = "checksum"
 HEADER_KEYS = ("format_version", "kind", "sha256", CHECKSUM_KEY)
 """Keys of metadata.json that are not fields of the caller."""
 BLOCK_BYTES = 1 << 20
+
+
+class DamagedError(CheckpointError):
+    """A file is missing or damaged. If it belongs to a checkpoint, earlier checkpoints may still be intact."""
+
 
 # Checksums
 
@@ -107,32 +109,15 @@ def header(kind: str, directory: Path) -> dict[str, Any]:
 # Reading
 
 
-def read_with_retry(path: Path, read: Callable[[Path], Read]) -> Read:
-    """Return the result of `read` for a directory. Retry if another process has replaced the directory meanwhile.
-
-    So the result never mixes files of the old and of the new directory.
-    """
-    while True:
-        before = _identity(path)
-        failure = None
-        try:
-            result = read(current_path(path))
-        except CheckpointError as error:
-            failure = error
-        if _identity(path) == before:
-            if failure:
-                raise failure
-            return result
-
-
-def _identity(path: Path) -> tuple[Path, int, int] | None:
-    """Return values that change if a directory or its metadata.json is replaced; None if there is no metadata.json."""
-    metadata = current_path(path) / METADATA
+def open_file(path: Path) -> io.BufferedReader:
+    """Open a file of a model for reading. It must be a regular file: a link could lead to any file of this machine, and
+    reading from a pipe or a device could last for ever."""
     try:
-        status = metadata.lstat()
-    except OSError:
-        return None
-    return metadata, status.st_ino, status.st_mtime_ns
+        if path.is_symlink():
+            raise DamagedError(f"{path} is a link. All files of a model must be in its directory: copy the file there.")
+        return open_regular(path)
+    except OSError as error:
+        cannot_read(path, error)
 
 
 def read_metadata(directory: Path, kind: str, required: Iterable[str]) -> dict[str, Any]:
@@ -144,7 +129,7 @@ def read_metadata(directory: Path, kind: str, required: Iterable[str]) -> dict[s
     """
     if not directory.is_dir():
         raise CheckpointError(f"{directory} is not a directory. A {kind} is a directory that contains {METADATA}.")
-    path = path_inside(directory, METADATA)
+    path = directory / METADATA
     try:
         metadata = parse_json(read_file(path))
     except NotJson as error:
@@ -160,42 +145,47 @@ def read_metadata(directory: Path, kind: str, required: Iterable[str]) -> dict[s
         raise DamagedError(f"{path} is damaged: its contents do not match its checksum.")
     if metadata.get("kind") != kind:
         raise CheckpointError(f"{directory} is a {metadata.get('kind')}, not a {kind}.")
-    if not isinstance(metadata.get("sha256"), dict) or any(name not in metadata["sha256"] for name in required):
+    checksums = metadata.get("sha256")
+    if not isinstance(checksums, dict) or any(name not in checksums for name in required):
         raise DamagedError(f"{path} is damaged: checksums are missing.")
+    for name in checksums:
+        if name in ("", ".", "..") or any(character in name for character in "/\\:\0"):
+            raise DamagedError(f"{path} is damaged: {name!r} is not the name of a file in its directory.")
     return metadata
 
 
 def kind_of(path: Path) -> str | None:
     """Return the kind of a directory from its metadata.json; None if metadata.json is missing or invalid."""
-
-    def read(directory: Path) -> str | None:
-        try:
-            metadata = parse_json(regular_bytes(path_inside(directory, METADATA)))
-        except (OSError, NotJson, DamagedError):
-            return None
-        return metadata.get("kind") if isinstance(metadata, dict) else None
-
-    return read_with_retry(path, read)
+    try:
+        metadata = parse_json(read_file(path / METADATA))
+    except (CheckpointError, NotJson):
+        return None
+    return metadata.get("kind") if isinstance(metadata, dict) else None
 
 
 def verify(directory: Path, checksums: Mapping[str, str]) -> None:
     """Verify the checksums of files."""
     for name, expected in checksums.items():
-        path = path_inside(directory, name)
-        try:
-            actual = sha256_of(path)
-        except OSError as error:
-            cannot_read(path, error)
+        path = directory / name
+        with open_file(path) as file:
+            try:
+                actual = hashlib.file_digest(file, "sha256").hexdigest()
+            except OSError as error:
+                cannot_read(path, error)
         if actual != expected:
             raise DamagedError(f"{path} is damaged: its checksum is wrong (sha256 {actual[:12]}…).")
 
 
 def read_file(path: Path, max_bytes: int = MAX_FILE_BYTES) -> bytes:
-    """Return the contents of a regular file; links are followed."""
-    try:
-        return regular_bytes(path, max_bytes)
-    except OSError as error:
-        cannot_read(path, error)
+    """Return the contents of a file of a model; see `open_file`."""
+    with open_file(path) as file:
+        try:
+            contents = file.read(max_bytes + 1)
+        except OSError as error:
+            cannot_read(path, error)
+    if len(contents) > max_bytes:
+        raise DamagedError(f"{path} cannot be read: it has more than {max_bytes:,} bytes.")
+    return contents
 
 
 def cannot_read(path: Path, error: OSError) -> NoReturn:

@@ -1,4 +1,6 @@
-"""Lock of a run directory, so that two processes cannot train in it at the same time."""
+"""Locks, so that two processes cannot write the same run or the same output at the same time."""
+
+from __future__ import annotations
 
 import contextlib
 import errno
@@ -6,59 +8,40 @@ import logging
 import os
 import secrets
 import socket
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from seq2seq.errors import CheckpointError
-from seq2seq.storage.atomic import cannot_save, make_directories, open_without_links
-from seq2seq.storage.links import refuse_links
+from seq2seq.storage.atomic import cannot_save, make_directories, replace_file
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 LOCK = ".lock"
+HOLDER = ".holder"
+"""File of a run with the process that locked it last."""
+
+UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ELOOP, errno.EISDIR,
+              errno.ENOTDIR, errno.ENOENT)
+"""Errors after which a lock file cannot be made. Any other means that the file system has no locks."""
 
 logger = logging.getLogger(__name__)
 
-_held_locks: set[int] = set()
-"""File descriptors of the lock files that this process has locked."""
 
-
-def _drop_locks() -> None:
-    for descriptor in _held_locks:
-        os.close(descriptor)
-    _held_locks.clear()
-
-
-# A forked worker inherits the descriptors of the lock files and closes them immediately. Otherwise, if the training is
-# killed and the worker survives, the worker would keep the run locked.
-if sys.platform != "win32":                                                     # Windows cannot fork
-    os.register_at_fork(after_in_child=_drop_locks)
-
-
-def lock_file(descriptor: int, shared: bool = False) -> None:
-    """Lock an open file for this process. The system releases the lock when the process ends.
-
-    Args:
-        shared: True for a shared lock, which several processes can hold at the same time; False for an exclusive lock.
-    Raises:
-        BlockingIOError: another process holds a conflicting lock.
-        OSError: the file system or the operating system (Windows) does not support flock.
-    """
+def lock_if_free(descriptor: int) -> bool:
+    """Lock an open file until it is closed or this process ends. Return False if another process has locked it, but
+    True if the file cannot be locked, as on Windows and on some network file systems."""
     try:
         import fcntl
-    except ImportError as error:                                                # Windows
-        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP)) from error
-    fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-
-
-def lock_if_free(descriptor: int, shared: bool = False) -> bool:
-    """Lock an open file as `lock_file` does. Return False if another process holds a conflicting lock, but True if the
-    file cannot be locked."""
+    except ImportError:
+        return True
     try:
-        lock_file(descriptor, shared)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:                                                             # a file system without locks, Windows
+    except OSError:
         pass
     return True
 
@@ -67,41 +50,26 @@ def lock_if_free(descriptor: int, shared: bool = False) -> bool:
 def lock_run(run: Path) -> Iterator[str]:
     """Lock a run directory during the block. If the process is killed, the system releases the lock.
 
-    The lock file remains. Otherwise, two processes could hold a lock at the same time: one that had opened the deleted
-    file, and one that creates a new file.
-
     Yields:
-        The contents of the lock file, which are different each time: process, host and a random number.
+        The contents of the file HOLDER, which are different each time: process, host and a random number.
     """
-    path = run / LOCK
     try:
         make_directories(run)
-        refuse_links(run)
-        descriptor = open_without_links(str(path), os.O_RDWR | os.O_CREAT)
+        before = os.stat(run)
+        lock = _acquired(run)
     except OSError as error:
-        raise cannot_save(path, error) from error
-    _held_locks.add(descriptor)
+        raise cannot_save(run / LOCK, error) from error
     try:
-        try:
-            lock_file(descriptor)
-        except BlockingIOError:
-            raise _in_use(run, descriptor) from None
-        except OSError as error:
-            # Windows and some network file systems do not support flock. Training without a lock is allowed.
-            logger.warning("%s cannot be locked (%s). Do not start a second training in it.", run, error.strerror)
-        if not path.exists() or not os.path.samestat(path.stat(), os.fstat(descriptor)):
+        if not run.exists() or not os.path.samestat(run.stat(), before):
             raise CheckpointError(f"{run} was moved or removed by another process just now. Run the command again.")
         contents = f"{os.getpid()} on {socket.gethostname()}\n{secrets.token_hex()}\n"
-        os.ftruncate(descriptor, 0)
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        os.write(descriptor, contents.encode())
-        with contextlib.suppress(OSError):
-            os.fsync(descriptor)                                # other machines can then read who holds the lock
+        try:
+            replace_file(run / HOLDER, contents.encode())
+        except OSError as error:
+            raise cannot_save(run / HOLDER, error) from error
         yield contents
     finally:
-        if descriptor in _held_locks:                                           # False in a forked process
-            _held_locks.remove(descriptor)
-            os.close(descriptor)
+        lock.release()
 
 
 def require_lockable(run: Path) -> None:
@@ -111,25 +79,28 @@ def require_lockable(run: Path) -> None:
         raise CheckpointError(f"{run}: {existing} cannot be written to. Make it writable, or choose another "
                               "--run-dir.")
     try:
-        refuse_links(run)
-        descriptor = open_without_links(str(run / LOCK), os.O_RDWR)             # the mode that `lock_run` needs
-    except FileNotFoundError:
-        return
+        if (run / LOCK).exists():
+            _acquired(run).release()
     except OSError as error:
         raise cannot_save(run / LOCK, error) from error
+
+
+def _acquired(run: Path) -> FileLock:
+    """Return the lock of a run, which this process holds now."""
+    from filelock import FileLock, Timeout  # translation does not need it
+
+    lock = FileLock(run / LOCK, fallback_to_soft=False)
     try:
-        if not lock_if_free(descriptor, shared=True):
-            raise _in_use(run, descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _in_use(run: Path, descriptor: int) -> CheckpointError:
-    """Return the CheckpointError which says that another process has the lock.
-
-    descriptor: file descriptor of the lock file, which contains the id of the other process.
-    """
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    holder, *_ = os.read(descriptor, 1000).decode(errors="replace").split("\n")
-    return CheckpointError(f"{run} is in use by process {holder.strip() or 'unknown'}. Wait until it ends, stop it, or "
-                           "choose another --run-dir.")
+        lock.acquire(timeout=0)
+    except Timeout:
+        holder = ""
+        with contextlib.suppress(OSError):
+            holder, *_ = (run / HOLDER).read_text(encoding="utf-8", errors="replace").split("\n")
+        raise CheckpointError(f"{run} is in use by process {holder or 'unknown'}. Wait until it ends, stop it, or "
+                              "choose another --run-dir.") from None
+    except (NotImplementedError, OSError) as error:
+        if isinstance(error, OSError) and error.errno in UNWRITABLE:
+            raise
+        # Some network file systems have no locks. Training without a lock is allowed.
+        logger.warning("%s cannot be locked (%s). Do not start a second training in it.", run, error)
+    return lock

@@ -16,8 +16,7 @@ from seq2seq.files import parse_json, real_path
 from seq2seq.recipe import Difference, Recipe, differences
 from seq2seq.storage.atomic import make_directories, open_without_links, replace_file
 from seq2seq.storage.checkpoints import RECIPE, list_checkpoints, stored_recipe
-from seq2seq.storage.directories import read_file
-from seq2seq.storage.links import DamagedError, path_inside
+from seq2seq.storage.directories import DamagedError, read_file
 
 LOG_FILE = "metrics.jsonl"
 MAX_LOG_BYTES = 1_000_000_000
@@ -57,11 +56,10 @@ def compare_with_stored_recipe(recipe: Recipe, run: Path, remedy: str = REMEDY) 
 
     remedy: last sentence of the error message.
     """
-    path, trained = path_inside(run, RECIPE), bool(list_checkpoints(run))
+    path, trained = run / RECIPE, bool(list_checkpoints(run))
     if not path.exists() and not trained:
         return None
     try:
-        read_file(path)
         stored = stored_recipe(run)
     except (DamagedError, RecipeError) as error:
         if not trained:
@@ -170,7 +168,7 @@ class Log:
 def log_records(path: Path, last: float = math.inf) -> list[tuple[bytes, dict[str, Any]]]:
     """Return the records of a log up to step `last`, each as a tuple (line, parsed record)."""
     records = []
-    for line in read_file(path_inside(path.parent, path.name), MAX_LOG_BYTES).split(b"\n")[:-1]:
+    for line in read_file(path, MAX_LOG_BYTES).split(b"\n")[:-1]:
         try:
             record = parse_json(line)
             if record["step"] <= last:

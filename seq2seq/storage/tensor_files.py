@@ -1,9 +1,10 @@
-"""Reading of tensors from files that a stranger may have written: safetensors files, and pickles of PyTorch.
+"""Reading of tensors from safetensors files that a stranger may have written.
 
 Bundles are read into NumPy arrays, because translation does not need torch; checkpoints are read into tensors, which
 keep their types. No file takes more memory than a few times its size: every size that it states is compared with its
 own size before memory is allocated. Files are read, not mapped into memory: if another process truncated a mapped file
-later, reading from the map would kill this process. Only a pickle is mapped, while it is imported.
+later, reading from the map would kill this process. `safetensors.deserialize` has a copy of the whole file in memory
+besides the tensors.
 """
 
 from __future__ import annotations
@@ -17,9 +18,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from seq2seq.files import NotJson, open_regular, open_zip, parse_json
-from seq2seq.storage.directories import cannot_read
-from seq2seq.storage.links import DamagedError
+from seq2seq.files import NotJson, parse_json
+from seq2seq.storage.directories import DamagedError, cannot_read, open_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,12 +34,6 @@ MAX_HEADER_BYTES = 10_000_000
 MAX_DIMENSIONS = 8
 MAX_VALUES = 1 << 48
 """Maximum product of the dimensions of a tensor, those of zero left out: NumPy makes no empty array of larger ones."""
-MAX_PICKLE_BYTES = 2_000_000
-"""Maximum size of the pickle in a file of PyTorch, without the tensors. 300 tensors take 40 kB. Its instructions are
-executed one by one in Python, a million a second."""
-ZIP_SIGNATURE = b"PK\3\4"
-MAX_NAMES = 4
-"""Maximum number of names of one tensor in a pickle: Marian's tied embeddings have four."""
 BLOCK = 1 << 18
 """Number of values that are checked at once; they fit into the second-level cache."""
 
@@ -72,7 +66,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 def read_shapes(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
     """Return shape and dtype (such as F32) of each tensor, by name, from the header of a safetensors file."""
     try:
-        with open_regular(path) as file:
+        with open_file(path) as file:
             return {name: (shape, dtype) for name, dtype, shape, _ in _read_header(file, path)}
     except OSError as error:
         cannot_read(path, error)
@@ -81,7 +75,7 @@ def read_shapes(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
 def _read_safetensors(path: Path) -> Iterator[tuple[str, str, np.ndarray]]:
     """Yield name, type and values of each tensor; bfloat16 as uint16."""
     try:
-        with open_regular(path) as file:
+        with open_file(path) as file:
             for name, dtype, shape, size in _read_header(file, path):
                 array = np.empty(size // np.dtype(TYPES[dtype]).itemsize, TYPES[dtype])
                 if file.readinto(cast(Any, array)) < size:
@@ -133,86 +127,15 @@ def _as_weight(array: np.ndarray, name: str, path: Path) -> np.ndarray:
     """Return an array as contiguous float32."""
     with np.errstate(over="ignore"):
         weight = np.ascontiguousarray(array, np.float32).reshape(array.shape)
+    require_finite(name, weight, path)
+    return weight
+
+
+def require_finite(name: str, weight: np.ndarray, path: Path) -> None:
+    """Raise DamagedError if a weight in the file `path` has a value that is not finite."""
     flat = weight.reshape(-1)
     for begin in range(0, flat.size, BLOCK):
         block = flat[begin:begin + BLOCK]
         if not (np.isfinite(block.min()) and np.isfinite(block.max())):         # both are NaN if a value is
             raise DamagedError(f"{path}: the weight {name} contains NaN or infinity, so the model cannot be used. Copy "
                                "the file again, or take another model.")
-    return weight
-
-
-# Pickles
-
-
-class NotWeights(DamagedError):
-    """A pickle contains something other than dense real tensors."""
-
-
-class _CountedReads(io.BufferedReader):
-    """File that is read by an unpickler, with at most MAX_PICKLE_BYTES reads: one or more for each instruction."""
-
-    count = 0
-
-    def read(self, size: int | None = -1) -> bytes:
-        self.count += 1
-        if self.count > MAX_PICKLE_BYTES:
-            raise ValueError("too many instructions")
-        return super().read(size)
-
-
-def read_pickled_weights(path: Path) -> dict[str, np.ndarray]:
-    """Read a dictionary of weights that `torch.save` wrote, as float32. Tied weights may share memory.
-
-    Only tensors are unpickled, so that no code in the file is executed.
-    """
-    import torch
-
-    try:
-        with open_regular(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            options: dict[str, Any] = {"map_location": "cpu", "weights_only": True}
-            if file.read(len(ZIP_SIGNATURE)) == ZIP_SIGNATURE:
-                _require_bounded(file)
-                loaded = torch.load(path, mmap=True, **options)
-            else:                                                               # the format before PyTorch 1.6
-                file.seek(0)
-                loaded = torch.load(_CountedReads(cast(io.RawIOBase, file)), **options)
-            arrays = _dense_arrays(loaded, size)
-    except OSError as error:
-        cannot_read(path, error)
-    except Exception as error:                  # torch's unpickler raises errors of any type for unexpected contents
-        # torch's message advises to set weights_only=False, which would execute code in the file.
-        raise NotWeights(f"{path} contains something other than weights, or is damaged. Such a file can execute code, "
-                         "so it was not loaded. Ask for the model as model.safetensors, or copy it again.") from error
-    return {name: _as_weight(array, name, path) for name, array in arrays.items()}
-
-
-def _require_bounded(file: io.BufferedReader) -> None:
-    """Raise ValueError if the pickle in a file of PyTorch, a zip archive, is packed or too large."""
-    with open_zip(file) as archive:
-        for member in archive.infolist():
-            if member.compress_type or member.filename.endswith(".pkl") and member.file_size > MAX_PICKLE_BYTES:
-                raise ValueError(f"{member.filename} is packed, or too large")
-
-
-def _dense_arrays(loaded: Any, file_size: int) -> dict[str, np.ndarray]:
-    """Return the tensors of a dictionary as arrays.
-
-    Raises:
-        ValueError: the value is no dictionary of dense real tensors, or they are larger than their storage, or all
-            together larger than MAX_NAMES times the file.
-    """
-    import torch
-
-    total = 0
-    for name, tensor in loaded.items():
-        if (not isinstance(name, str) or type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_nested
-                or tensor.layout != torch.strided or tensor.device.type != "cpu"
-                or tensor.dtype not in (torch.float64, torch.float32, torch.float16, torch.bfloat16)):
-            raise ValueError(f"{name} is not a dense real tensor")
-        size = tensor.numel() * tensor.element_size()
-        total += size
-        if size > tensor.untyped_storage().nbytes() or total > MAX_NAMES * file_size:
-            raise ValueError(f"{name} is larger than its storage")
-    return {name: tensor.detach().float().numpy() for name, tensor in loaded.items()}

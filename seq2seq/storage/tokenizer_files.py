@@ -8,10 +8,9 @@ from pathlib import Path
 
 from seq2seq import console
 from seq2seq.errors import CheckpointError
-from seq2seq.storage.atomic import current_path, replace_directory
-from seq2seq.storage.checkpoints import BEST, TOKENIZER_FILES, list_checkpoints
+from seq2seq.storage.atomic import delete, new_directory
+from seq2seq.storage.checkpoints import BUNDLES, TOKENIZER_FILES, list_checkpoints
 from seq2seq.storage.directories import METADATA, as_json, header, kind_of, read_metadata, verify
-from seq2seq.storage.links import path_inside
 from seq2seq.tokenizers.tokenizer import Tokenizers
 
 KIND = "tokenizer"
@@ -25,11 +24,12 @@ def checksums_of(tokenizers: Tokenizers) -> dict[str, str]:
 
 
 def save_tokenizers(files: Mapping[str, bytes], directory: Path, text: str = "") -> None:
-    """Write or replace a run's tokenizer directory atomically.
+    """Write a run's tokenizer directory. An old one, which no checkpoint belongs to, is deleted before.
 
     text: see `tokenizers_of_run`.
     """
-    with replace_directory(directory) as new:
+    delete(directory)
+    with new_directory(directory) as new:
         for name, contents in files.items():
             (new / name).write_bytes(contents)
         (new / METADATA).write_bytes(as_json(header(KIND, new) | {TEXT: text}))
@@ -37,27 +37,26 @@ def save_tokenizers(files: Mapping[str, bytes], directory: Path, text: str = "")
 
 def tokenizers_of_model(model: Path) -> Tokenizers:
     """Load the tokenizers of a run, in its subdirectory `tokenizer`, or of a bundle. Raises as `load_tokenizers`."""
-    directory = path_inside(model, "tokenizer")
+    directory = model / "tokenizer"
     return load_tokenizers(directory if directory.is_dir() else model)
 
 
 def load_tokenizers(directory: Path) -> Tokenizers:
     """Load the tokenizers in a run's tokenizer directory or a bundle, and verify their checksums."""
-    path = current_path(directory)
-    if (path / METADATA).exists() or Tokenizers.file_names(path):
-        kind = "bundle" if kind_of(path) == "bundle" else KIND
-        checksums = read_metadata(path, kind, required=Tokenizers.file_names(path))["sha256"]
-        verify(path, {name: checksum for name, checksum in checksums.items() if name in TOKENIZER_FILES})
-    return Tokenizers.load(path)
+    if (directory / METADATA).exists() or Tokenizers.file_names(directory):
+        kind = "bundle" if kind_of(directory) == "bundle" else KIND
+        checksums = read_metadata(directory, kind, required=Tokenizers.file_names(directory))["sha256"]
+        verify(directory, {name: checksum for name, checksum in checksums.items() if name in TOKENIZER_FILES})
+    return Tokenizers.load(directory)
 
 
 def made_from_other_text(directory: Path, text: str) -> bool:
     """Return True if the run has no checkpoints yet, and its tokenizers were made from another text or model. For the
     arguments, see `tokenizers_of_run`."""
-    if not text or list_checkpoints(directory.parent) or not current_path(directory).exists():
+    if not text or list_checkpoints(directory.parent) or not directory.exists():
         return False
     try:
-        return read_metadata(current_path(directory), KIND, required=()).get(TEXT, "") not in ("", text)
+        return read_metadata(directory, KIND, required=()).get(TEXT, "") not in ("", text)
     except CheckpointError:                                                     # `load_tokenizers` reports it
         return False
 
@@ -74,15 +73,15 @@ def tokenizers_of_run(directory: Path, make: Callable[[], Tokenizers], text: str
     """
     run = directory.parent
     changed = made_from_other_text(directory, text)
-    if list_checkpoints(run) and not current_path(directory).exists():
+    if list_checkpoints(run) and not directory.exists():
         raise CheckpointError(f"{directory} is missing. Restore it from a backup, or train from the beginning with "
                               "--restart.")
-    if current_path(directory).exists() and not changed:
+    if directory.exists() and not changed:
         try:
             return load_tokenizers(directory)
         except CheckpointError as error:
-            raise CheckpointError(f"{error} Copy the file from {run / BEST} or a backup, or train from the beginning "
-                                  "with --restart.") from error
+            raise CheckpointError(f"{error} Copy the file from a bundle in {run / BUNDLES} or a backup, or train from "
+                                  "the beginning with --restart.") from error
     if changed:
         console.print_message("the text or the model that the tokenizer was made from has changed since")
     tokenizers = make()

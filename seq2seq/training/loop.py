@@ -7,33 +7,31 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from seq2seq import console
 from seq2seq.data.batching import EncodedCorpus
-from seq2seq.data.corpus import read_pairs, text_checksums
+from seq2seq.data.corpus import read_pairs
 from seq2seq.data.epoch_plan import EpochPlan, plan_epoch
-from seq2seq.data.preparation import Prepared, known_tags
+from seq2seq.data.preparation import Prepared, known_tags, unique_label
 from seq2seq.data.resampled_epochs import ResampledEpochs
 from seq2seq.devices import choose_floating_point, describe, kind
 from seq2seq.evaluation.learning_curves import draw_curves
 from seq2seq.evaluation.scores import to_dict
 from seq2seq.inference.load_model import StoredModel, as_arrays, stored_weights
 from seq2seq.recipe import Recipe
+from seq2seq.recipe.data_section import file_name
 from seq2seq.signals import Stopped, stopping_by_signal
 from seq2seq.storage.averaging import average_intact
 from seq2seq.storage.checkpoints import (
-    BEST,
     HELD_OUT,
-    RECIPE_DIRECTORY,
-    TEXT_CHECKSUMS,
     VALIDATED,
-    list_checkpoints,
+    checkpoint_by_step,
     prune_checkpoints,
-    save_bundle,
+    save_best,
     save_checkpoint,
-    step_of,
 )
 from seq2seq.storage.run_directory import Log, NoLog
 from seq2seq.storage.tokenizer_files import checksums_of
@@ -75,7 +73,6 @@ class TrainingLoop:
 
     def __post_init__(self) -> None:
         self.section = self.recipe.training
-        self.recipe_text = self.recipe.to_yaml()                                # takes 30 ms
         self.parameters = sum(weight.numel() for weight in self.step.weights)
         self.results = StepResults(self.state, self.prepared.corpus, self.step.dtype)
 
@@ -204,8 +201,9 @@ class TrainingLoop:
         selected = self.state.steps_to_average(self.section.average, self.section.best_metric)
         self.group.barrier()                                            # wait until the last checkpoint is written
         # If the recipe now selects more checkpoints than before, some of them may have been deleted already.
-        paths = [path for path in list_checkpoints(self.run) if step_of(path) in selected]
-        steps = [step_of(path) for path in paths]
+        by_step = checkpoint_by_step(self.run)
+        steps = [step for step in by_step if step in selected]
+        paths = [by_step[step] for step in steps]
         if len(paths) < 2 or steps == self.state.averaged:
             return
         averaged, count = average_intact(paths)
@@ -232,7 +230,7 @@ class TrainingLoop:
             # The bundle is saved before the checkpoint with its score. If the process is killed in between, the
             # validation is repeated. In the reverse order, the best score could be saved without its bundle.
             self.state.best_score, self.state.best_step = score, self.state.step
-            self._save_best(result)
+            self._save_best(kind, result)
         log_lines.print_validation(title, result, better)
         return result
 
@@ -255,12 +253,14 @@ class TrainingLoop:
         """Tags with which the model reads sources; see `known_tags`."""
         return known_tags(self.recipe)
 
-    @cached_property
-    def text_checksums(self) -> list[str]:
-        """Checksums of the training, validation and test text, for TEXT_CHECKSUMS."""
-        return sorted({*self.prepared.checksums, *self.validation.checksums, *(
-            checksum for spec in self.recipe.data.test.values()
-            for checksum in text_checksums(spec, self.recipe.data_directory))})
+    @property
+    def corpus_counts(self) -> dict[str, Any]:
+        """Counts of the training corpora, by the names that a bundle has of them."""
+        names = [str(corpus.for_bundle().name) for corpus in self.recipe.data.train]
+        counts: dict[str, Any] = {}
+        for name, of_corpus in zip(names, self.prepared.counts.values(), strict=True):
+            counts[unique_label(name, counts)] = of_corpus
+        return counts
 
     @cached_property
     def held_out_pairs(self) -> dict[str, int]:
@@ -268,16 +268,18 @@ class TrainingLoop:
         return {key: sum(1 for _ in read_pairs(self.recipe, spec, context=0))
                 for key, spec in self.recipe.data.held_out().items()}
 
-    def _save_best(self, result: ValidationResult) -> None:
+    def _save_best(self, kind: str, result: ValidationResult) -> None:
         if not self.group.is_main:
             return
         weights = {name: weight.cpu() for name, weight in stored_weights(self.step.model).items()}
         metadata = {"step": self.state.step, "parameters": self.parameters,
-                    RECIPE_DIRECTORY: str(self.recipe.directory), TEXT_CHECKSUMS: self.text_checksums,
-                    "validation": {"loss": result.loss, **to_dict(result.scores)}, "corpora": self.prepared.counts,
+                    "validation": {"loss": result.loss, **to_dict(result.scores)}, "corpora": self.corpus_counts,
                     HELD_OUT: self.held_out_pairs,
                     "characters": self.prepared.characters, "tags": list(self.tags)}
-        save_bundle(self.run / BEST, weights, self.recipe_text, self.tokenizers.files(), metadata)
+        if (start := self.section.start_from) is not None:
+            metadata["trained_from"] = file_name(start)
+        name = f"{'average' if kind == 'average' else 'step'}-{self.state.step:08d}"
+        save_best(self.run, name, weights, self.recipe, self.tokenizers.files(), metadata)
 
     def _save(self, log: Log) -> None:
         """Save a checkpoint, and delete older ones that are no longer needed."""
@@ -296,7 +298,7 @@ class TrainingLoop:
                 "tokenizer": checksums_of(self.tokenizers), "start_from": self.start_from}
         save_checkpoint(self.run, self.state.step, weights, self.step.state(), info)
         # If there are checkpoints of later steps, they are damaged: the run did not resume from them. Delete them.
-        steps = [step for step in map(step_of, list_checkpoints(self.run)) if step <= self.state.step]
+        steps = [step for step in checkpoint_by_step(self.run) if step <= self.state.step]
         validated = {int(step) for step, _ in self.state.validations}
         newest = [*steps[-min(KEPT_TO_RESUME, self.section.keep_checkpoints):],
                   *[step for step in steps if step in validated][-self.section.keep_checkpoints:]]

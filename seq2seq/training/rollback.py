@@ -10,7 +10,7 @@ import torch
 from seq2seq.errors import UserError
 from seq2seq.recipe import Recipe
 from seq2seq.recipe.advice import Proposal, advice
-from seq2seq.storage.checkpoints import list_checkpoints, load_checkpoint, prune_checkpoints, save_checkpoint, step_of
+from seq2seq.storage.checkpoints import checkpoint_by_step, load_checkpoint, prune_checkpoints, save_checkpoint
 from seq2seq.training.train_state import TrainState
 
 ROLLBACK_RATE_FACTOR = 0.5
@@ -62,7 +62,7 @@ def can_roll_back(run: Path, state: TrainState) -> bool:
 
 
 def _has_checkpoint(run: Path, step: int) -> bool:
-    return step in map(step_of, list_checkpoints(run))
+    return step in checkpoint_by_step(run)
 
 
 def roll_back(run: Path, state: TrainState) -> None:
@@ -74,7 +74,7 @@ def roll_back(run: Path, state: TrainState) -> None:
     Args:
         state: train state of the diverged training. Its best score and number of skipped steps are kept.
     """
-    checkpoints = {step_of(path): path for path in list_checkpoints(run)}
+    checkpoints = checkpoint_by_step(run)
     good = load_checkpoint(checkpoints[state.good_step])        # raises if damaged, before others are deleted
     prune_checkpoints(run, [step for step in checkpoints if step <= state.good_step])
     progress: dict[str, Any] = {

@@ -29,25 +29,25 @@ from seq2seq.inference.engines import native_obstacle
 from seq2seq.inference.load_model import weights_to_start_from
 from seq2seq.model import build_model, trains_packed
 from seq2seq.model.consistency import TokenCutoff
-from seq2seq.recipe import Corpus, Recipe, decoding_with, parse_recipe
+from seq2seq.recipe import Corpus, Recipe, decoding_with
 from seq2seq.signals import stopping_by_ctrl_c
 from seq2seq.storage.checkpoints import (
-    BEST,
     RECIPE,
-    TEXT_CHECKSUMS,
     Bundle,
     Checkpoint,
+    append_scores,
+    bundle_recipe,
+    delete_leftovers,
     list_checkpoints,
     load_bundle,
+    load_checkpoint,
     newest_checkpoint,
-    recover_run,
     resolve_model_path,
-    save_bundle,
-    update_bundle_metadata,
+    save_best,
     weights_checksum,
 )
 from seq2seq.storage.int8_score import Int8Score
-from seq2seq.storage.locks import LOCK, lock_run
+from seq2seq.storage.locks import HOLDER, lock_run
 from seq2seq.storage.run_directory import check_recipe_of_run, rename_old_run, store_recipe
 from seq2seq.storage.tokenizer_files import checksums_of
 from seq2seq.tokenizers.tokenizer import Tokenizers
@@ -135,7 +135,7 @@ def open_run(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool, held
             lock = stack.enter_context(lock_run(run))
         require_same_files(run, lock, held_out_crc32, group)
         if group.is_main:
-            recover_run(run)
+            delete_leftovers(run)
             for warning in first_line_warnings(recipe) if not list_checkpoints(run) else ():
                 console.warn(f"{warning.fault} {warning.remedy}")
             check_recipe_of_run(recipe, run)
@@ -154,7 +154,7 @@ def require_same_files(run: Path, lock: str, held_out_crc32: int, group: Process
 
     def sees_lock() -> bool:
         try:
-            return (run / LOCK).read_text(encoding="utf-8", errors="replace") == lock
+            return (run / HOLDER).read_text(encoding="utf-8", errors="replace") == lock
         except OSError:
             return False
 
@@ -226,7 +226,11 @@ def start_training(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCE
     guided = GuidedAlignment.for_training(prepared, tokenizers, section.guided_alignment, group.main_rank_first)
     step = TrainingStep(model, section, dtype, seed=recipe.seed, max_length=max_length, shape=shape, guided=guided,
                         cutoff=TokenCutoff(*sizes, tuple(tokenizers.source.languages.values())), group=group)
-    state, checkpoint = TrainState(), newest_checkpoint(run)
+    state, checkpoint = TrainState(), newest_checkpoint(run) if group.is_main else None
+    # On a network file system, another rank may not see the newest checkpoint yet.
+    newest = group.from_main_rank(lambda: checkpoint.path if checkpoint else None)
+    if newest is not None and not group.is_main:
+        checkpoint = load_checkpoint(newest)
     model_checksums = group.from_main_rank(partial(_checksums_of_models, recipe))
     if checkpoint is not None:
         _require_same_data(checkpoint, tokenizers, text, prepared, validation, model_checksums, run)
@@ -307,23 +311,28 @@ def _changed(corpora: Sequence[Corpus], recipe: Recipe, run: Path, before: Seque
 
 
 def evaluate_best_model(training: TrainingLoop) -> ScoresByTest:
-    """Evaluate the best model on the recipe's test sets, save the scores in its bundle, and return them."""
-    recipe, directory = training.recipe, training.run / BEST
-    training.group.barrier()                                            # wait until the best model is written
-    best = load_bundle(directory)
+    """Evaluate the best model on the recipe's test sets, and return the scores. Write the model again as a bundle with
+    its scores and alignment settings, which becomes the best of the run."""
+    recipe, run = training.recipe, training.run
+    # On a network file system, another rank may still see an older pointer to the best bundle.
+    best = load_bundle(training.group.from_main_rank(partial(resolve_model_path, run)))
     plain = training.translator(best.weights)
     alignment = alignment_settings(plain, recipe, training.validation.pairs)
     # The bundle gets these settings, with which `seq2seq evaluate` places tags and terms.
-    translator = replace(plain, aligner=AlignmentSettings.from_metadata(alignment, str(directory)))
+    translator = replace(plain, aligner=AlignmentSettings.from_metadata(alignment, str(best.directory)))
     scores = evaluate_tests(translator, recipe, translate=partial(translate_lines, translator, training.group))
     int8 = _int8_score(training, best, plain)
     if not training.group.is_main:
         return scores
-    if best.recipe_text != training.recipe_text:                         # keys such as `decoding` can be changed later
-        save_bundle(directory, best.weights, training.recipe_text, best.tokenizer_files, best.metadata)
-    update_bundle_metadata(directory, test={name: to_dict(score) for name, score in scores.items()}, **alignment, **(
-        {TEXT_CHECKSUMS: training.text_checksums} | (int8.metadata() if int8 else {})))
+    tests = {name: to_dict(score) for name, score in scores.items()}
+    metadata = {**best.metadata, "test": tests, **alignment, **(int8.metadata() if int8 else {})}
+    tested = best.directory
+    if metadata != best.metadata or best.recipe_text != recipe.for_bundle().to_yaml():
+        name = f"tested-{best.metadata.get('step', training.state.step):08d}"
+        tested = save_best(run, name, best.weights, recipe, best.tokenizer_files, metadata)
+    append_scores(tested, "test", tests)
     if int8:
+        append_scores(tested, "int8", int8.metadata()["int8"])
         log_lines.print_int8(int8)
     for warning in check_expected(scores, recipe.expected):
         console.warn(warning)
@@ -342,8 +351,8 @@ def _int8_score(training: TrainingLoop, best: Bundle, translator: Translator) ->
     impossible, = group.maximum((int(native_obstacle(recipe.model, "int8") is not None),))
     if "bleu" not in recipe.measures or impossible:
         return None
-    score = best.metadata["validation"].get("bleu")
-    if score is None or parse_recipe(best.recipe_text, best.directory / RECIPE, alone=True).decoding != recipe.decoding:
+    score = best.metadata.get("validation", {}).get("bleu")
+    if score is None or bundle_recipe(best.recipe_text, best.directory / RECIPE).decoding != recipe.decoding:
         score = to_dict({"bleu": validation.bleu(translator, group)})["bleu"]
     # A shortlist is made after the training, and validation knows no best attention head yet.
     fast = replace(Translator.load(best.directory, "cpu", "int8"), characters=None, aligner=AlignmentSettings(),

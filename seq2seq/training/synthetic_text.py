@@ -26,11 +26,11 @@ from seq2seq.data.preparation import TrainingText
 from seq2seq.errors import CheckpointError, CorpusError, RecipeError, UserError
 from seq2seq.files import parse_json, regular_bytes
 from seq2seq.languages import canonical, same_code
-from seq2seq.recipe import Corpus, DecodingSection, Recipe, parse_recipe
+from seq2seq.recipe import Corpus, DecodingSection, Recipe
 from seq2seq.recipe.combinations import SAMPLING_KEYS
 from seq2seq.recipe.decoding_section import SINGLE_SAMPLE
 from seq2seq.storage.atomic import delete, make_directories, replace_file, replacing
-from seq2seq.storage.checkpoints import RECIPE, load_bundle, resolve_model_path, stored_recipe
+from seq2seq.storage.checkpoints import RECIPE, resolve_model_path, stored_recipe
 from seq2seq.storage.directories import crc32_of, read_metadata
 from seq2seq.tokenizers.source import Source
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup, translate_whole_blocks
@@ -232,7 +232,7 @@ def _require_direction(spec: Corpus, recipe: Recipe, models: Sequence[Path]) -> 
     """Raise RecipeError if one of the models does not translate in the direction that `spec` needs."""
     source, target = _direction(spec, recipe)
     for model in models:
-        directions = parse_recipe(load_bundle(model).recipe_text, model / RECIPE, alone=True).directions
+        directions = stored_recipe(model).directions
         if not any(same_code(each.source or "", source) and same_code(each.target, target) for each in directions):
             pairs = " and ".join(f"from {each.source} to {each.target}" for each in directions)
             found = f"translates {pairs}" if directions[0].source else "is a language model"

@@ -93,7 +93,7 @@ class UnfinishedOutput:
             while block := part.next_block():
                 self.finished.append(block[0])
             self._end = part.end
-            if part.inputs is None and part.path.exists() and part.path.stat().st_size:
+            if part.inputs is None and not _is_blank(part.path):
                 raise UserError(f"{part.path} is needed for finished blocks of lines, and is another file, or damaged. "
                                 "Move it to another place, or delete it.")
 
@@ -122,7 +122,8 @@ class UnfinishedOutput:
                 yield block
                 continue
             if rank == self.rank and self.finished[index] != len(block):
-                raise UserError(f"{self.parts[rank]} was written in blocks of other sizes. Delete it to start again.")
+                raise UserError(f"{self.parts[rank]} was written in blocks of other sizes. Delete "
+                                f"{_all_parts(self.parts[rank])} to start again.")
             self.skipped_lines += len(block)
 
     def write(self, text: str, lines: int) -> None:
@@ -178,12 +179,27 @@ class UnfinishedOutput:
                 f"{path} was written with other inputs:",
                 *(f"  {name}: {json.dumps(then.get(name))} there, {json.dumps(now.get(name))} here"
                   for name in sorted({*then, *now}) if then.get(name) != now.get(name)),
-                f"Resume with the same inputs, or delete {path} to start again."]))
+                f"Resume with the same inputs, or delete {_all_parts(path)} to start again."]))
+
+
+def _is_blank(path: Path) -> bool:
+    """Return True if a file is missing, or has nothing but zeros, which a power cut leaves in place of the first block.
+    """
+    try:
+        with open(path, "rb", opener=open_without_links) as file:
+            return not file.read(MAX_LINE_BYTES).strip(b"\0")
+    except FileNotFoundError:
+        return True
 
 
 def part_of(target: Path, rank: int = 0) -> Path:
     """Return the path of a part of an output."""
     return target.with_name(f"{target.name}.part.{rank}")
+
+
+def _all_parts(part: Path) -> str:
+    """Return a pattern that the parts of all processes match."""
+    return f"{part.with_suffix('')}.*"
 
 
 def _json_line(file: BinaryIO) -> dict[str, Any]:
@@ -221,7 +237,7 @@ def resumable(inputs: Sequence[Path | None], path: Path | None, resume: bool, ra
         # A command that still runs has the lock of `writing`.
         if unfinished.finished and not resume:
             raise UserError(f"{unfinished.parts[rank]} contains the finished blocks of an earlier run. Continue it "
-                            "with --resume, or delete it to start again.")
+                            f"with --resume, or delete {_all_parts(unfinished.parts[rank])} to start again.")
         try:
             yield unfinished
         except BaseException:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bundle_metadata import change_metadata
 from matplotlib.figure import Figure
 from random_models import GERMAN, recipe_text, save_random_model, trained_tokenizers
 
@@ -28,7 +29,7 @@ from seq2seq.evaluation.learning_curves import as_png
 from seq2seq.inference.load_model import stored_weights
 from seq2seq.model import build_model
 from seq2seq.recipe import parse_recipe
-from seq2seq.storage.checkpoints import save_bundle, update_bundle_metadata
+from seq2seq.storage.checkpoints import save_bundle
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.translation.attention_maps import PairAttention, TokenizedLine
 
@@ -343,15 +344,15 @@ def test_an_alignment_does_not_depend_on_the_other_pairs(run):
 
 
 def test_alignment_settings_come_from_the_metadata_unless_options_override_them(run, model):
-    update_bundle_metadata(model, alignment={"layer": 1, "head": 3, "step": "reads", "rule": "mutual", "aer": 0.25})
+    change_metadata(model, alignment={"layer": 1, "head": 3, "step": "reads", "rule": "mutual", "aer": 0.25})
     files = write("s", GERMAN), write("t", CHINESE)
     _, measured, err = run("align", "model", *files)
     assert err == "aligning by layer 1, head 3\n"
     named = ("--layer", 1, "--head", 3, "--step", "reads", "--rule", "mutual")
-    update_bundle_metadata(model, alignment={})
+    change_metadata(model, alignment={})
     assert run("align", "model", *files, *named)[1] == measured
     assert run("align", "model", *files)[1] != measured
-    update_bundle_metadata(model, alignment={"layer": 1, "head": 3})
+    change_metadata(model, alignment={"layer": 1, "head": 3})
     run("attention", "model", "--source", "ein Hund", "--output", "page.html")
     data = json.loads(Parsed(Path("page.html").read_text(encoding="utf-8")).data)
     assert data["first"] == {"kind": "cross", "layer": 1, "head": 3}
@@ -370,6 +371,6 @@ def test_invalid_arguments_of_align_are_refused(run, source, target, arguments, 
 
 
 def test_invalid_alignment_settings_in_the_metadata_are_refused(run, model):
-    update_bundle_metadata(model, alignment={"layer": "last"})
+    change_metadata(model, alignment={"layer": "last"})
     code, _, err = run("align", "model", write("s", ["a"]), write("t", ["b"]))
     assert code == 2 and "Delete the entry to use the default settings" in err

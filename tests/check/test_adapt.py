@@ -34,7 +34,7 @@ from seq2seq.inference.kernel_library import usable_libraries
 from seq2seq.inference.load_model import as_tensors
 from seq2seq.recipe import load_recipe
 from seq2seq.signals import Stopped
-from seq2seq.storage.checkpoints import BEST, load_bundle
+from seq2seq.storage.checkpoints import best_bundle, load_bundle
 from seq2seq.storage.run_directory import check_recipe_of_run
 from seq2seq.training.run import train
 from seq2seq.translation.translator import Translator
@@ -92,12 +92,13 @@ def test_the_domain_gains_and_general_text_loses_no_more_than_allowed(adapted):
 @pytest.mark.slow
 def test_the_adapted_model_is_the_average_of_the_old_and_the_trained_weights(folder, adapted):
     output, found = adapted
-    chosen = load_bundle(output / BEST)
+    chosen = load_bundle(best_bundle(output))
     if usable_libraries(cpu_flags()):
-        of_training, of_average = (load_bundle(path / BEST).metadata["int8"] for path in (output / TRAINING, output))
+        of_training, of_average = (load_bundle(best_bundle(path)).metadata["int8"]
+                                   for path in (output / TRAINING, output))
         assert of_average["reference_bleu"] == pytest.approx((found.chosen.domain + found.chosen.general) / 2)
         assert of_average["sentences"] == of_training["sentences"] and of_average != of_training
-    old, new, mean = (as_tensors(load_bundle(path / BEST).weights)
+    old, new, mean = (as_tensors(load_bundle(best_bundle(path)).weights)
                       for path in (folder / "run", output / TRAINING, output))
     for name, weight in mean.items():
         torch.testing.assert_close(weight, old[name].lerp(new[name], found.chosen.share))
@@ -158,7 +159,7 @@ def test_without_a_gain_that_is_allowed_no_model_is_written(folder, tmp_path):
     with pytest.raises(UserError):
         adapt(folder / "run", memory(folder), output,
               settings=["training.max_steps=1", "training.learning_rate=1e-9", "training.threads=1"])
-    assert not (output / BEST).exists() and (output / TRAINING).is_dir()
+    assert not best_bundle(output) and (output / TRAINING).is_dir()
 
 
 @pytest.mark.slow
@@ -337,7 +338,8 @@ def test_an_interrupted_adaptation_is_resumed_after_model_text_and_output_have_m
             shutil.copytree(old, new)
             (new / "adapted").rename(new / "renamed")
             old.rename(tmp_path / "gone")
-    assert started == [old / "run" / "best", new / "run" / "best"]
+    name = best_bundle(new / "run").name
+    assert started == [place / "run" / "bundles" / name for place in (old, new)]
     (new / "memory.en").write_text((new / "memory.en").read_text().replace("moon", "sun"))
     with pytest.raises(OptionError, match="other text"):
         adapt(new / "run", memory(new), new / "renamed", general=general)

@@ -81,7 +81,7 @@ def test_the_training_command_names_a_run_directory_if_the_default_one_is_that_o
     command = capsys.readouterr().out.splitlines()[-1].split()
     assert command == ["seq2seq", "train", "runs/mine/recipe.yaml", "--run-dir", "runs/mine/run"]
     settings = ["--set", "training.max_steps=1", "--set", "training.precision=fp32"]
-    assert main([*command[1:], *settings]) == 0 and Path("runs/mine/run/best").is_dir()
+    assert main([*command[1:], *settings]) == 0 and Path("runs/mine/run/best").is_file()
 
 
 def test_no_held_out_sentence_is_in_the_training_text_whatever_its_case_and_white_space(directory):
@@ -347,7 +347,7 @@ def test_the_recipe_is_checked_and_trained(directory, capsys, quick_tensorboard)
     assert main(["check", "mine/recipe.yaml", "--no-measure"]) == 0
     settings = ["--set", "training.max_steps=3", "--set", "training.precision=fp32"]
     assert main(["train", "mine/recipe.yaml", *settings]) == 0
-    assert Path("runs/mine/best").is_dir()
+    assert Path("runs/mine/best").is_file()
 
 
 @pytest.mark.slow

@@ -457,29 +457,41 @@ def test_evaluating_a_model_is_translating_and_comparing(run, model, directory):
     assert table.count(b"  precision:int8") == 3
 
 
-def test_the_recipes_test_sets_are_used_and_the_scores_are_kept_with_a_run(run, directory):
+def test_a_run_is_evaluated_on_the_test_sets_of_its_recipe_and_keeps_the_scores(run, directory):
     write_tests(directory)
-    text = RECIPE.replace("root: data", "root: ../data")
-    bundle, best = (save_model(directory / name, text=text, metadata={"step": 3}) for name in ("model", "mine/best"))
-    (directory / "mine" / "recipe.yaml").write_text(text, encoding="utf-8")
+    bundle = save_model(directory / "mine/bundles/x", text=RECIPE.replace("root: data", "root: ../data"))
     before = {path: path.read_bytes() for path in bundle.iterdir()}
-    for model in (bundle, best):
+    for model in (directory / "mine", bundle):
         result = run("evaluate", model, "--format", "json")
         assert result.code == 0
-        assert f"of first with {model} in " in result.err
+        assert f"of first with {bundle} in " in result.err
         assert "first: bleu is" in result.err and "below the expected 90 to 100" in result.err
-    assert {path: path.read_bytes() for path in bundle.iterdir()} == before, "a bundle is only read"
-    few = run("evaluate", best, "--metric", "exact", "--format", "json")
+    few = run("evaluate", "mine", "--metric", "exact", "--format", "json")
     assert list(json.loads(few.out)["first"]) == ["exact"]
-    metadata = load_bundle(best).metadata
-    assert metadata["test"] == json.loads(result.out)
-    assert metadata["step"] == 3
-    assert run("evaluate", best).out.startswith(b"first\nBLEU ")
+    assert run("evaluate", "mine").out.startswith(b"first\nBLEU ")
+    records = [json.loads(line) for line in (directory / "mine/scores.jsonl").read_text().splitlines()]
+    assert [(record["bundle"], record["scores"]["first"]) for record in records] == [
+        ("x", json.loads(result.out)["first"])] * 3, "not those of other metrics"
+    assert {path: path.read_bytes() for path in bundle.iterdir()} == before
+
+
+def test_a_bundle_is_evaluated_with_a_recipe_that_the_user_names(run, model, directory):
+    write_tests(directory)
+    write_recipe(directory)
+    assert "--recipe" in run("evaluate", model).err
+    assert run("evaluate", model, "--recipe", "recipe.yaml").out.startswith(b"first\nBLEU ")
+    assert run("evaluate", model, "--recipe", "recipe.yaml", "--baseline", model).code == 0
+    assert run("evaluate", model, "--recipe", "recipe.yaml", "--try", "decoding.beam_size=1").code == 0
+    for others in (["--source", "data/test.de", "--reference", "data/test.en"], ["--text", "data/test.en"],
+                   ["--recipe", "french.yaml"]):
+        text = (directory / "recipe.yaml").read_text()
+        (directory / "french.yaml").write_text(text.replace("target: en", "target: fr"))
+        assert run("evaluate", model, "--recipe", "recipe.yaml", *others).code == 2
 
 
 def test_values_of_decoding_are_compared_on_the_validation_set(run, directory):
     text = RECIPE.replace("root: data", "root: ../data")
-    model = save_model(directory / "model", text=text)
+    model = save_model(directory / "run/bundles/x", text=text)
     beam_size = parsed(text).decoding.beam_size
     write_tests(directory)                                                      # they are the validation set, too
     result = run("evaluate", model, "--try", f"decoding.beam_size=1,{beam_size}", "--try",
@@ -509,10 +521,10 @@ def test_mistakes_in_values_to_compare_are_errors_before_translating(run, direct
 def test_a_run_finds_its_test_sets_from_anywhere(run, directory):
     write_tests(directory / "elsewhere")
     place = directory / "runs" / "tiny"
-    save_model(place / "best")
+    bundle = save_model(place / "bundles" / "x")
     (place / "recipe.yaml").write_text(
         parsed().with_directory(directory / "elsewhere").for_directory(place).to_yaml(), encoding="utf-8")
-    for model in (place, place / "best"):
+    for model in (place, bundle):
         assert run("evaluate", model).out.startswith(b"first\nBLEU ")
 
 
@@ -551,14 +563,13 @@ def test_the_average_of_a_run_is_the_mean_of_its_newest_checkpoints(run, directo
     assert (directory / "same/model.safetensors").read_bytes() == (directory / "mean/model.safetensors").read_bytes()
 
 
-def test_an_average_replaces_a_bundle_only_with_overwrite(run, model, directory):
+def test_an_average_replaces_nothing(run, model, directory):
     save_run(directory / "runs/tiny", [5])
     before = (directory / "model/model.safetensors").read_bytes()
-    assert run("average", "runs/tiny", "-o", model).code == 2
+    for output in (model, "runs/tiny"):
+        result = run("average", "runs/tiny", "-o", output)
+        assert result.code == 2 and "exists already" in result.err
     assert (directory / "model/model.safetensors").read_bytes() == before
-    assert run("average", "runs/tiny", "-o", "runs/tiny", "--overwrite").code == 2      # a run is never replaced
-    assert run("average", "runs/tiny", "-o", model, "--overwrite").code == 0
-    assert load_bundle(directory / "model").metadata["averaged_steps"] == [5]
 
 
 # shortlist
@@ -570,7 +581,6 @@ def test_a_model_with_a_shortlist_translates_with_listed_words(run, model, direc
     result = run("shortlist", model, "text.de", "text.en", "--output", "short")
     assert result.code == 0 and "1 pairs are too long for the model" in result.err
     assert run("shortlist", model, "text.de", "text.en", "--output", "short").code == 2
-    assert run("shortlist", model, "text.de", "text.en", "--output", "short", "--overwrite").code == 0
     options = ["--precision", "int8", "--set"]
     assert run("translate", "short", *options, "decoding.shortlist=3", stdin=b"ein Hund\n").code == 0
     assert run("translate", model, *options, "decoding.shortlist=0", stdin=b"ein Hund\n").code == 0

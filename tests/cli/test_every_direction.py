@@ -212,7 +212,7 @@ def fine_tuning_recipe(folder, source, target, more=""):
 def test_fine_tuning_on_one_direction_inherits_the_token(tmp_path, spy):
     trained(tmp_path, TWO, False)
     spy.expect("de", "la")
-    recipe = load_recipe(fine_tuning_recipe(tmp_path, "en", "la", "start_from: run/best"))
+    recipe = load_recipe(fine_tuning_recipe(tmp_path, "en", "la", "start_from: run"))
     train(recipe, tmp_path / "one")
     run("translate", tmp_path / "one", input="tola one\n")
     run("evaluate", tmp_path / "one")
@@ -226,7 +226,7 @@ def test_a_model_with_the_vocabulary_but_another_language_has_no_token(tmp_path,
     trained(tmp_path, TWO, False)
     write_texts(tmp_path, [("la", "en")])
     spy = Spy(monkeypatch, has_tokens=False)
-    text = recipe_text([("la", "en")], False).replace("{vocab_size: auto}", "{taken_from: run/best}")
+    text = recipe_text([("la", "en")], False).replace("{vocab_size: auto}", "{taken_from: run}")
     (tmp_path / "other.yaml").write_text(text)
     train(load_recipe(tmp_path / "other.yaml"), tmp_path / "other")
     run("translate", tmp_path / "other", input="toen >>de<< >>en<<\n")

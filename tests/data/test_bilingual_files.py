@@ -9,6 +9,7 @@ from toy import RECIPE, write_corpus
 from seq2seq.data.corpus import Counts, as_lines, read_corpus
 from seq2seq.errors import CorpusError
 from seq2seq.recipe import Corpus, load_recipe
+from seq2seq.storage.checkpoints import best_bundle
 from seq2seq.training.run import train
 
 PO = r'''# Translators
@@ -158,4 +159,4 @@ def test_a_recipe_trains_on_a_catalogue(tmp_path, quick_tensorboard):
     (tmp_path / "train.po").write_text(f'msgid ""\nmsgstr "Language: de\\n"\n\n{"".join(messages)}', encoding="utf-8")
     (tmp_path / "recipe.yaml").write_text(RECIPE.replace("{source: train.en, target: train.de}", "{file: train.po}"))
     scores = train(load_recipe(tmp_path / "recipe.yaml", ["training.max_steps=2"]), tmp_path / "run")
-    assert scores["small"]["bleu"].value >= 0 and (tmp_path / "run" / "best").is_dir()
+    assert scores["small"]["bleu"].value >= 0 and best_bundle(tmp_path / "run")

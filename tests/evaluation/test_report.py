@@ -22,6 +22,7 @@ from seq2seq.evaluation.report_page import page
 from seq2seq.evaluation.scores import corpus_scores
 from seq2seq.evaluation.systems import System, read_system, read_tests, tell_apart
 from seq2seq.recipe import load_recipe, parse_recipe
+from seq2seq.storage.checkpoints import best_bundle
 from seq2seq.training.run import train
 
 RECIPE = """
@@ -208,15 +209,15 @@ def folder(tmp_path_factory):
 
 
 def test_runs_are_reported_with_curves_settings_and_robustness(folder, tmp_path, capsys):
-    command = ["report", str(folder / "run"), str(folder / "other" / "best"), "--output", str(tmp_path / "r.html")]
+    command = ["report", str(folder / "run"), str(best_bundle(folder / "other")), "--output", str(tmp_path / "r.html")]
     assert main([*command, "--robustness", "--threads", "1", "--precision", "fp32"]) == 0
     told = " ".join(capsys.readouterr().err.split())
-    assert all(f" of {text} with {folder / 'other' / 'best'} in fp32" in told
+    assert all(f" of {text} with {best_bundle(folder / 'other')} in fp32" in told
                for text in ("small", "small: typos", "the validation set"))
     text = (tmp_path / "r.html").read_text()
     found = Page(text)
     assert found.values["systems"] == ["run", "other"] and text.count("<svg") == 1      # a bundle has no log
-    metadata = json.loads((folder / "run" / "best" / "metadata.json").read_text())
+    metadata = json.loads((best_bundle(folder / "run") / "metadata.json").read_text())
     assert any(cell.startswith(f"{metadata['test']['small']['chrf']['value']:.2f} (95") for cell in found.cells)
     assert {"seed", "training.max_steps", "upper case", "typos", "train.en"} <= set(found.cells)
     assert metadata["sha256"]["model.safetensors"] in found.cells

@@ -5,6 +5,7 @@ import inspect
 import pkgutil
 
 import pytest
+from bundle_metadata import change_metadata
 from random_models import GERMAN, parsed, recipe_text, save_random_model, trained_tokenizers
 
 from seq2seq import cli
@@ -13,7 +14,6 @@ from seq2seq.errors import CheckpointError
 from seq2seq.evaluation.systems import read_system
 from seq2seq.inference.engines import default_precision
 from seq2seq.inference.load_model import read_stored_model
-from seq2seq.storage.checkpoints import update_bundle_metadata
 from seq2seq.translation.translator import Translator
 from seq2seq.translation.worker_processes import TranslatorPool
 
@@ -32,7 +32,7 @@ def make(tmp_path, libraries):
     def written(model=SIZES, **metadata):
         text = recipe_text(283, model, "beam_size: 2")
         place = save_random_model(tmp_path / f"model{len(list(tmp_path.iterdir()))}", text, trained_tokenizers(text), 1)
-        update_bundle_metadata(place, **metadata)
+        change_metadata(place, **metadata)
         return place
 
     return written

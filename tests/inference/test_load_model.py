@@ -19,7 +19,7 @@ from seq2seq.inference.load_model import read_model, stored_weights
 from seq2seq.model import SkipInitialization, build_model
 from seq2seq.recipe import ModelSection, parse_recipe
 from seq2seq.storage import checkpoints
-from seq2seq.storage.checkpoints import save_bundle, update_bundle_metadata
+from seq2seq.storage.checkpoints import save_bundle
 from seq2seq.storage.directories import with_checksum
 from seq2seq.tokenizers.tokenizer import train_tokenizers
 from seq2seq.translation.translator import Translator
@@ -97,42 +97,6 @@ def test_a_pointer_with_other_positions_than_its_tokenizer_is_refused(tmp_path):
         read_model(bundle)
 
 
-def test_no_file_outside_is_read_by_name(bundle):
-    (bundle.parent / "secret").write_text("a password")
-    metadata = json.loads((bundle / "metadata.json").read_text())
-    metadata["sha256"]["../secret"] = "0" * 64
-    (bundle / "metadata.json").write_text(json.dumps(with_checksum(metadata)))
-    digest = hashlib.sha256(b"a password").hexdigest()
-    with pytest.raises(CheckpointError, match="leads out of") as refused:
-        read_model(bundle)
-    assert digest[:8] not in str(refused.value)
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_no_file_outside_is_read_through_a_link(bundle, name):
-    outside = bundle.parent / "outside"
-    shutil.move(bundle / name, outside)
-    (bundle / name).symlink_to(outside)
-    with pytest.raises(CheckpointError, match=f"{name} leads out of"):
-        read_model(bundle)
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_special_files_are_refused_without_waiting_for_them(bundle, name):
-    (bundle / name).unlink()
-    os.mkfifo(bundle / name)
-    with pytest.raises(CheckpointError, match=f"{name} is (not a regular file|missing or damaged)"):
-        read_model(bundle)
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_file_that_is_a_link_to_itself_is_refused(bundle, name):
-    (bundle / name).unlink()
-    (bundle / name).symlink_to(name)
-    with pytest.raises(CheckpointError, match=f"{name}('| is missing or damaged)"):
-        read_model(bundle)
-
-
 @pytest.mark.parametrize("name", ["a\0b", "a\ud800b"])
 def test_names_that_no_file_can_have_are_refused(bundle, name):
     metadata = json.loads((bundle / "metadata.json").read_text())
@@ -146,14 +110,6 @@ def test_endlessly_nested_metadata_count_as_damaged(bundle):
     (bundle / "metadata.json").write_text("[" * 100_000)
     with pytest.raises(CheckpointError):
         read_model(bundle)
-
-
-def test_metadata_nested_too_deeply_to_be_written_count_as_damaged(bundle):
-    metadata = json.loads((bundle / "metadata.json").read_text())
-    metadata["more"] = json.loads("[" * 300 + "]" * 300)
-    (bundle / "metadata.json").write_text(json.dumps(with_checksum(metadata)))
-    with pytest.raises(CheckpointError):
-        update_bundle_metadata(bundle, alignment={})
 
 
 @pytest.mark.parametrize("text", ["piece", "unknown"])
@@ -178,9 +134,7 @@ def test_a_path_that_is_not_a_directory_is_not_a_model(tmp_path, place):
         read_model(tmp_path / place)
 
 
-def test_a_bundle_may_itself_be_a_link_and_its_files_links_inside_it(bundle):
-    (bundle / "tokenizer.model").rename(bundle / "shared.model")
-    (bundle / "tokenizer.model").symlink_to("shared.model")
+def test_a_bundle_may_itself_be_a_link(bundle):
     (bundle.parent / "latest").symlink_to(bundle)
     read_model(bundle.parent / "latest")
 

@@ -136,8 +136,8 @@ def test_a_bundle_keeps_its_shortlist_and_translates_with_it(kernels, tmp_path):
     bundle, size = load_bundle(path), Translator.load(path, "cpu", "int8").tokenizers.target.vocab_size
     listed = [np.array([5, 9]) if piece == END_ID else np.array([11, 13]) for piece in range(size)]
     files = {**bundle.tokenizer_files, SHORTLIST: Shortlist.from_lists(listed).to_file()}
-    for _ in range(2):                                                          # the second time from the first copy
-        path = save_bundle(tmp_path / "copy", bundle.weights, bundle.recipe_text, files, bundle.metadata)
+    for name in ("copy", "copy of the copy"):
+        path = save_bundle(tmp_path / name, bundle.weights, bundle.recipe_text, files, bundle.metadata)
         bundle = load_bundle(path)
         files = bundle.tokenizer_files
     translator = Translator.load(path, "cpu", "int8")

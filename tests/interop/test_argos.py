@@ -85,11 +85,12 @@ def test_the_result_tells_what_argos_translate_does_differently(package):
     assert all(note in contents(package[0])[f"{FOLDER}/README.md"].decode() for note in exported.notes)
 
 
-def test_the_same_model_gives_the_same_bytes_and_an_earlier_package_is_replaced(package, bundle, tmp_path):
+def test_the_same_model_gives_the_same_bytes_and_an_earlier_package_stays(package, bundle, tmp_path):
     output = tmp_path / "new" / "de_en.argosmodel"
     argos.export_model(bundle, output, "float32")
     assert output.read_bytes() == package[0].read_bytes()
-    argos.export_model(bundle, output, "float32")
+    with pytest.raises(FormatError, match="exists already"):
+        argos.export_model(bundle, output, "float32")
     assert output.read_bytes() == package[0].read_bytes() and list(output.parent.iterdir()) == [output]
 
 
@@ -112,8 +113,9 @@ def test_a_splitter_is_packed(bundle, tmp_path):
     (tmp_path / "stanza" / "outside").symlink_to("/etc/hostname")
     for splitter, names in (("de.onnx", {"minisbd/de.onnx"}),
                             ("stanza", {"stanza/resources.json", "stanza/de/model.pt"})):
-        exported = argos.export_model(bundle, tmp_path / "a.argosmodel", "float32", tmp_path / splitter)
-        files = {name.removeprefix(f"{FOLDER}/") for name in contents(tmp_path / "a.argosmodel")}
+        output = tmp_path / f"{splitter}.argosmodel"
+        exported = argos.export_model(bundle, output, "float32", tmp_path / splitter)
+        files = {name.removeprefix(f"{FOLDER}/") for name in contents(output)}
         assert {name for name in files if name.startswith(("minisbd", "stanza"))} == names
         notes = " ".join(exported.notes)
         assert "downloads one" not in notes and ("LibreTranslate ignores" in notes) == (splitter == "stanza")

@@ -1,20 +1,19 @@
 """An exported model gives the same results in the other library as the original, or the export is refused."""
 
 import gzip
+import shutil
 
 import numpy as np
 import pytest
 
 from seq2seq.cli import main
-from seq2seq.errors import FormatError
+from seq2seq.errors import FormatError, OptionError
 from seq2seq.inference.load_model import read_model
 from seq2seq.interop import ctranslate2, huggingface_export
 from seq2seq.interop.ctranslate2 import CTranslate2Model
 from seq2seq.interop.exporting import Difference, Parity, Tolerance, compare, development_lines, require
 from seq2seq.interop.huggingface_import import import_model
-from seq2seq.recipe import parse_recipe
-from seq2seq.storage.checkpoints import load_bundle
-from seq2seq.storage.foreign_models import foreign_model
+from seq2seq.storage.checkpoints import load_bundle, stored_recipe
 from seq2seq.tokenizers.source import Source
 from seq2seq.translation.scoring import PairScore, pair_scores
 from seq2seq.translation.translator import Translator
@@ -58,14 +57,12 @@ def assert_equal_results(parity):
 def test_ctranslate2_gives_the_translations_and_scores_of_the_original(kind, tmp_path):
     path = make_bundle(tmp_path / "ours", **(POST | PRE)[kind])
     assert_equal_results(ctranslate2.export_model(path, tmp_path / "theirs"))
-    assert foreign_model(tmp_path / "theirs") and not foreign_model(path)
 
 
 @each(*POST)
 def test_transformers_gives_the_translations_and_scores_of_the_original(kind, tmp_path):
     path = make_bundle(tmp_path / "ours", **(POST | PRE)[kind])
     assert_equal_results(huggingface_export.export_model(path, tmp_path / "theirs"))
-    assert foreign_model(tmp_path / "theirs")
     if "score" in POST[kind]:                                                   # folded into the projections
         return
     import_model(str(tmp_path / "theirs"), tmp_path / "again")
@@ -73,7 +70,7 @@ def test_transformers_gives_the_translations_and_scores_of_the_original(kind, tm
     assert before.weights.keys() == after.weights.keys()
     assert all(np.array_equal(before.weights[name], after.weights[name]) for name in before.weights)
     assert before.tokenizer_files == after.tokenizer_files
-    assert parse_recipe(before.recipe_text, path).model == parse_recipe(after.recipe_text, path).model.model_copy(
+    assert stored_recipe(path).model == stored_recipe(tmp_path / "again").model.model_copy(
         update={"dropout": BASE.get("dropout", 0.1)})
 
 
@@ -107,28 +104,13 @@ def test_an_imported_model_can_be_exported_again(kind, tmp_path):
     assert before.tokenizer_files == after.tokenizer_files
 
 
-def test_an_earlier_export_is_replaced_unless_it_contains_other_files(bundle, tmp_path):
+def test_an_export_replaces_nothing(bundle, tmp_path):
     output = tmp_path / "theirs"
-    for _ in range(2):
-        ctranslate2.export_model(bundle, output)
-    (output / "notes.txt").write_text("mine")
-    with pytest.raises(FormatError, match="contains notes.txt besides an earlier export"):
-        ctranslate2.export_model(bundle, output)
-    assert (output / "notes.txt").read_text() == "mine" and (output / "model.bin").exists()
-
-
-@pytest.mark.slow
-def test_an_edited_readme_is_kept_when_an_export_is_replaced(bundle, tmp_path, capsys):
-    output, readme = tmp_path / "theirs", tmp_path / "theirs" / "README.md"
     ctranslate2.export_model(bundle, output)
-    card = readme.read_bytes()
-    for _ in range(2):
-        readme.write_text("My model.")
+    before = {path.name: path.stat().st_mtime_ns for path in output.iterdir()}
+    with pytest.raises(OptionError):
         ctranslate2.export_model(bundle, output)
-        assert readme.read_text() == "My model." and "README.md is not the card" in capsys.readouterr().err
-    readme.unlink()
-    ctranslate2.export_model(bundle, output)
-    assert readme.read_bytes() == card
+    assert {path.name: path.stat().st_mtime_ns for path in output.iterdir()} == before
 
 
 @pytest.fixture(scope="module")
@@ -275,24 +257,18 @@ def test_an_export_is_refused_if_nothing_was_compared_or_a_score_is_nan(bundle):
         require(compare(ours, Theirs(), [Source("Hund"), Source("Katze")]), each, "it")
 
 
-@pytest.mark.slow
-def test_the_validation_set_is_found_through_the_recipe_of_the_run(tmp_path):
-    """The recipe in the bundle has a relative path that does not exist there; the recipe of the run has the full path.
-    """
-    bundle = make_bundle(tmp_path / "elsewhere")
-    written = (bundle / "recipe.yaml").read_text()
-    run = tmp_path / "runs" / "small"
-    run.mkdir(parents=True)
-    (run / "recipe.yaml").write_text(written.replace("../valid", str(tmp_path / "valid")), encoding="utf-8")
-    bundle.rename(run / "best")
-    assert not (run / "valid.de").exists()
-    assert_equal_results(ctranslate2.export_model(run, tmp_path / "theirs"))
+def test_a_bundle_outside_a_run_needs_a_development_set(bundle, tmp_path):
+    copy = shutil.copytree(bundle, tmp_path / "copy")
+    with pytest.raises(FormatError, match="Name a file of source lines with --source"):
+        ctranslate2.export_model(copy, tmp_path / "theirs")
+    (tmp_path / "dev").write_text("".join(f"{line}\n" for line in GERMAN), encoding="utf-8")
+    assert_equal_results(ctranslate2.export_model(copy, tmp_path / "theirs", source=tmp_path / "dev"))
 
 
 def test_the_development_set_may_be_compressed_and_must_be_utf8(bundle, tmp_path):
     contents = "\ufeff" + "".join(f"{line}\r\n" for line in GERMAN)
     (tmp_path / "dev.gz").write_bytes(gzip.compress(contents.encode()))
-    recipe = parse_recipe((bundle / "recipe.yaml").read_text(), bundle / "recipe.yaml")
+    recipe = stored_recipe(bundle)
     assert development_lines(recipe, tmp_path / "dev.gz", 5) == list(map(Source, GERMAN[:5]))
     (tmp_path / "spaces").write_text("".join(f" {line}\t \n" for line in GERMAN))
     assert [line.text.strip() for line in development_lines(recipe, tmp_path / "spaces", 5)] == GERMAN[:5]

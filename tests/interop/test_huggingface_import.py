@@ -8,9 +8,9 @@ import torch
 
 from seq2seq.cli import main
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
-from seq2seq.errors import FormatError
+from seq2seq.errors import CheckpointError, FormatError
 from seq2seq.inference.load_model import as_tensors
-from seq2seq.interop.huggingface_import import import_model, local_folder
+from seq2seq.interop.huggingface_import import _read_weights, import_model, local_folder
 from seq2seq.storage.checkpoints import load_bundle
 from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.source import Source
@@ -147,11 +147,11 @@ def test_a_language_token_is_one_piece(multilingual):
 
 def test_the_target_language_can_be_chosen_at_import(multilingual, capsys):
     arguments = ["import", "--from", "huggingface", str(multilingual / "theirs"), "--output"]
-    assert main([*arguments, str(multilingual / "all"), "--overwrite"]) == 0
+    assert main([*arguments, str(multilingual / "all")]) == 0
     assert "2 languages (eng, fra)" in (said := capsys.readouterr().err) and "the default is eng" in said
     assert main([*arguments, str(multilingual / "french"), "--target-language", "fra"]) == 0
     assert main([*arguments, str(multilingual / "french")]) == 2
-    assert "french is an existing bundle" in capsys.readouterr().err
+    assert "french exists already" in capsys.readouterr().err
     every, french = (Translator.load(multilingual / name, "cpu", "fp32") for name in ("all", "french"))
     assert (every.languages.target, french.languages.target) == ("eng", "fra")
     assert french.encode(["ein Hund"]) == every.encode([">>fra<< ein Hund"])
@@ -226,3 +226,34 @@ def test_imported_embeddings_are_bit_identical_up_to_their_order(models, tmp_pat
         assert weights[f"decoder.{name}.weight"].sum() == pytest.approx(
             theirs.model.decoder.layers.get_submodule(marian_name).weight.sum().item(), abs=1e-4)
     assert torch.equal(weights["target_embedding"], theirs.model.decoder.embed_tokens.weight[ids][:, order])
+
+
+class Call:
+    """Object whose pickle calls a function with arguments when it is loaded."""
+
+    def __init__(self, function, *arguments):
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+@pytest.mark.parametrize("weights", [
+    {"a": Call(eval, "open('executed', 'w')")}, torch.nn.Linear(2, 3), [torch.ones(2)], torch.ones(2), {"a": "text"},
+    {"a": torch.zeros(1).expand(10**6, 10**6)}, {"a": torch.tensor([float("nan")])}, None])
+def test_a_pickle_of_anything_but_finite_weights_is_refused(tmp_path, monkeypatch, weights):
+    monkeypatch.chdir(tmp_path)
+    torch.save(weights, tmp_path / "pytorch_model.bin")
+    with pytest.raises((FormatError, CheckpointError), match=r"pytorch_model\.bin"):
+        _read_weights(tmp_path)
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["zip", "before 1.6"])
+def test_tied_transposed_and_half_weights_of_a_pickle_are_read(tmp_path, old):
+    embedding, other = torch.randn(7, 5), torch.randn(3, 11)
+    weights = {"a": embedding, "b": embedding, "t": other.T, "p": torch.nn.Parameter(other[:, 2:]), "h": other.half()}
+    torch.save(weights, tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=not old)
+    read = _read_weights(tmp_path)
+    assert read.keys() == weights.keys()
+    assert all(torch.equal(read[name], weight.detach().float()) for name, weight in weights.items())

@@ -3,7 +3,6 @@
 import gzip
 import re
 import shlex
-import shutil
 import sys
 from contextlib import chdir
 from functools import cache, partial
@@ -72,7 +71,7 @@ OTHERS = [
     "check recipe.yaml --run-dir file", "train recipe.yaml --device tpu --run-dir x",
     "export model --to huggingface --quantization int8 -o x",
     "export model --to ctranslate2 --splitter a.onnx -o x",
-    "export model --to seq2seq --source two -o x", "export model --to seq2seq -o folder",
+    "export model --to seq2seq --source two -o x", "export model --to seq2seq -o model",
 ]
 
 
@@ -89,8 +88,7 @@ def files() -> TemporaryDirectory:
     for run in ("tiny", "other"):
         save_run(place / "runs" / run, [5])
     save_run(place / "runs/begun", [], between=[3, 4])
-    shutil.copytree(place / "model", place / "runs/trained/best")
-    (place / "runs/trained/recipe.yaml").write_text(RECIPE)
+    save_model(place / "runs/trained/bundles/x")
     write_recipe(place)
     (place / "mine.yaml").write_text(RECIPE.replace("tiny", "mine"))
     (place / "trained.yaml").write_text(RECIPE.replace("tiny", "trained"))

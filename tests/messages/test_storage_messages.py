@@ -1,30 +1,27 @@
 """Messages about checkpoints, bundles, runs and locks that cannot be read or written."""
 
 import errno
-import io
 import json
 import os
-import zipfile
 from pathlib import Path
 
 import torch
 from catalogue import Catalogue
 
-from seq2seq.data.corpus import require_readable
-from seq2seq.interop.model_card import bundle_card
-from seq2seq.recipe import Corpus, parse_recipe
+from seq2seq.data.corpus import read_pairs
+from seq2seq.recipe import parse_recipe
 from seq2seq.storage.atomic import cannot_save
 from seq2seq.storage.averaging import average_checkpoints
 from seq2seq.storage.checkpoints import (
     load_bundle,
     load_checkpoint,
     newest_checkpoint,
+    recipe_with_text,
     resolve_model_path,
+    save_best,
     save_bundle,
     save_checkpoint,
-    update_bundle_metadata,
 )
-from seq2seq.storage.links import refuse_links
 from seq2seq.storage.locks import lock_run
 from seq2seq.storage.run_directory import compare_with_stored_recipe
 from seq2seq.storage.tokenizer_files import save_tokenizers, tokenizers_of_run
@@ -55,42 +52,25 @@ def flip(path: Path) -> None:
 # Models of other programs
 
 
-def model_files(name, files, function=resolve_model_path):
-    """Add a case: a directory that contains these files, or one file of this name."""
-    def case(folder):
-        (folder / "model").mkdir()
-        for file, contents in files.items():
-            path = folder / "model" / file
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(contents if isinstance(contents, bytes) else contents.encode())
-        function(folder / "model" / next(iter(files)) if len(files) == 1 and name.startswith("a file") else
-                 folder / "model")
-
-    catalogue.add(name, case)
+@catalogue
+def a_model_of_transformers(folder):
+    (folder / "model").mkdir()
+    for name in ("config.json", "model.safetensors", "source.spm"):
+        (folder / "model" / name).touch()
+    resolve_model_path(folder / "model")
 
 
-def argos_package():
-    data = io.BytesIO()
-    with zipfile.ZipFile(data, "w") as archive:
-        archive.writestr("de_en/metadata.json", "{}")
-        archive.writestr("de_en/model/model.bin", "x")
-    return data.getvalue()
+@catalogue
+def an_average_of_a_model_of_another_program(folder):
+    (folder / "model").mkdir()
+    (folder / "model" / "model.bin").touch()
+    average_checkpoints([folder / "model"], folder / "average")
 
 
-EXPORTS = {
-    "CTranslate2": {"model.bin": "x", "config.json": "{}", "shared_vocabulary.json": "[]", "parity.json": "{}"},
-    "transformers": {"config.json": '{"model_type": "marian"}', "model.safetensors": "x", "source.spm": "x"},
-    "another model of transformers": {"config.json": '{"model_type": "m2m_100"}', "model.safetensors": "x"},
-    "Argos Translate": {"metadata.json": '{"from_code": "de", "to_code": "en"}', "model/model.bin": "x"},
-    "Marian": {"model.npz": "x", "decoder.yml": "x"}, "ONNX": {"encoder.onnx": b"x"}, "PyTorch": {"model.pt": "x"},
-    "the tokenizer of a run": {"metadata.json": '{"kind": "tokenizer"}'}}
-for kind, files in EXPORTS.items():
-    model_files(f"a directory of {kind}", files)
-model_files("an average of CTranslate2", EXPORTS["CTranslate2"], lambda path: average_checkpoints([path], path / "out"))
-for kind, files in {"Argos Translate": {"de_en.argosmodel": argos_package()}, "ONNX": {"model.onnx": b"\x08\0"},
-                    "a tokenizer": {"source.spm": b"\0"}, "text": {"test.de": "ein Hund\n"},
-                    "bytes": {"data": b"\0\x01"}}.items():
-    model_files(f"a file of {kind}", files)
+@catalogue
+def a_text_instead_of_a_model(folder):
+    (folder / "test.de").write_text("ein Hund\n")
+    resolve_model_path(folder / "test.de")
 
 
 # Checkpoints
@@ -197,16 +177,6 @@ def a_bundle_over_a_file(folder):
 
 
 @catalogue
-def scores_of_other_weights(folder):
-    update_bundle_metadata(bundle(folder), "of other weights", test={})
-
-
-@catalogue
-def metadata_that_no_card_can_show(folder):
-    save_bundle(folder / "model", {"weight": torch.ones(2)}, RECIPE, {}, {"step": "last"}, bundle_card)
-
-
-@catalogue
 def a_model_that_does_not_exist(folder):
     resolve_model_path(folder / "nowhere")
 
@@ -234,14 +204,15 @@ def a_run_without_a_model(folder):
 
 @catalogue
 def a_run_with_a_damaged_model(folder):
-    (bundle(folder, "run/best") / "metadata.json").write_text("{")
+    path = save_best(folder / "run", "step-00000060", {}, RECIPE, {}, {})
+    (path / "metadata.json").write_text("{")
     resolve_model_path(folder / "run")
 
 
 @catalogue
-def a_run_whose_model_is_a_link(folder):
+def a_run_with_a_damaged_pointer(folder):
     (folder / "run").mkdir()
-    (folder / "run" / "best").symlink_to("/etc")
+    (folder / "run" / "best").write_text("../other")
     resolve_model_path(folder / "run")
 
 
@@ -261,39 +232,20 @@ def an_empty_directory(folder):
 
 
 @catalogue
-def a_run_with_a_link_out_of_it(folder):
-    link_in_run = folder / "metrics.jsonl"
-    link_in_run.symlink_to("/etc/hostname")
-    refuse_links(folder)
+def the_text_of_a_bundle(folder):
+    recipe_with_text(bundle(folder))
 
 
 @catalogue
-def a_lock_with_a_hard_link(folder):
-    (folder / "file").touch()
-    (folder / ".lock").hardlink_to(folder / "file")
-    with lock_run(folder):
-        pass
-
-
-@catalogue
-def text_that_is_not_that_of_the_model(folder):
-    (folder / "other").touch()
-    recipe = parse_recipe(RECIPE, bundle(folder) / "recipe.yaml", alone=True)
-    require_readable(recipe, Corpus(source="../other", target="../other"))
-
-
-@catalogue
-def a_data_set_that_is_not_that_of_the_model(folder):
-    (folder / "set").mkdir()
-    (folder / "set" / "train.jsonl").write_text('{"x": "ein", "y": "a"}\n')
-    recipe = parse_recipe(RECIPE, bundle(folder) / "recipe.yaml", alone=True)
-    require_readable(recipe, Corpus(hub=str(folder / "set"), split="train", source="x", target="y"))
+def a_corpus_of_a_bundle(folder):
+    recipe = parse_recipe(RECIPE, folder / "recipe.yaml").for_bundle()
+    next(read_pairs(recipe, recipe.data.train[0]))
 
 
 @catalogue
 def a_locked_run(folder):
     with lock_run(folder):
-        (folder / ".lock").write_text("7 on host\n")
+        (folder / ".holder").write_text("7 on host\n")
         with lock_run(folder):
             pass
 

@@ -15,7 +15,7 @@ from toy import copy_finished_run
 
 from seq2seq.errors import UserError
 from seq2seq.recipe import load_recipe
-from seq2seq.storage.checkpoints import load_bundle, save_bundle
+from seq2seq.storage.checkpoints import best_bundle, load_bundle, save_bundle
 from seq2seq.storage.int8_score import Int8Score
 from seq2seq.training import rollback, step
 from seq2seq.training.log_lines import print_int8
@@ -175,7 +175,8 @@ def a_model_of_other_text_since_the_run_began(folder):
     setting = "data.train=[{source: train.en, target: train.de}, {source: valid.en, translated_by: model}]"
     shutil.rmtree(run)
     training_in_new_run(folder, setting)
-    best = load_bundle(folder / "model" / "best")
+    best = load_bundle(best_bundle(folder / "model"))
+    shutil.rmtree(best.directory)
     save_bundle(best.directory, {name: -weight for name, weight in best.weights.items()}, best.recipe_text,
                 best.tokenizer_files, best.metadata)
     training_in_new_run(folder, setting)

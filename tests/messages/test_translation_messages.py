@@ -8,6 +8,7 @@ from io import StringIO
 from pathlib import Path
 
 import numpy as np
+from bundle_metadata import change_metadata
 from catalogue import Catalogue
 from random_models import ENGLISH, GERMAN, recipe_text, save_random_model, trained_tokenizers
 
@@ -16,7 +17,7 @@ from seq2seq.devices import choose_precision
 from seq2seq.errors import RequestError, UserError
 from seq2seq.evaluation.rescoring import rescore
 from seq2seq.recipe import DecodingSection
-from seq2seq.storage.checkpoints import load_bundle, save_bundle, update_bundle_metadata
+from seq2seq.storage.checkpoints import load_bundle, save_bundle
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.whole_words import Words
 from seq2seq.translation.generation import generate
@@ -268,7 +269,7 @@ def add_int8(name: str, **record) -> None:
     """Add a bundle whose metadata has a record of BLEU in int8."""
     def case(folder):
         path = model(folder)
-        update_bundle_metadata(path, int8=record)
+        change_metadata(path, int8=record)
         with redirect_stderr(StringIO()) as told:
             Translator.load(path, "cpu")
         used = choose_precision("reference", "cpu")

@@ -21,6 +21,7 @@ from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import load_recipe
 from seq2seq.signals import Stopped
+from seq2seq.storage.checkpoints import best_bundle
 from seq2seq.tokenizers.tokenizer import END_ID
 from seq2seq.training.run import train
 
@@ -243,7 +244,7 @@ def test_a_model_that_copies_resumes_to_the_bit_and_translates_from_its_bundle(t
     assert {name for name in whole if name.startswith("copying.")} >= {"copying.of_state.bias", "copying.query.weight"}
     capfdbinary.readouterr()
     (tmp_path / "text.en").write_text("".join(f"{pair.english}\n" for pair in pairs[:3]), encoding="utf-8")
-    assert main(["translate", str(tmp_path / "whole" / "best"), str(tmp_path / "text.en"), "--threads", "1"]) == 0
+    assert main(["translate", str(best_bundle(tmp_path / "whole")), str(tmp_path / "text.en"), "--threads", "1"]) == 0
     assert capfdbinary.readouterr().out.count(b"\n") == 3
 
 

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from seq2seq.recipe import Recipe, parse_recipe
 from seq2seq.recipe.base_section import CombinationError
 from seq2seq.recipe.combinations import COMBINATIONS, IN_DECODING, combinations_page
+from seq2seq.storage.checkpoints import best_bundle
 from seq2seq.training.run import train
 
 SMALL = {
@@ -176,4 +177,4 @@ def folder(tmp_path_factory) -> Path:
 def test_two_features_that_are_not_refused_train(pair, folder, tmp_path, monkeypatch):
     monkeypatch.setattr("seq2seq.devices.has_fast_bf16", lambda device: True)           # else it is emulated
     train(parse_recipe(json.dumps(recipe_with(*pair)), folder / "recipe.yaml"), tmp_path / "run")
-    assert (tmp_path / "run" / "best" / "model.safetensors").exists()
+    assert (best_bundle(tmp_path / "run") / "model.safetensors").exists()

@@ -303,6 +303,7 @@ def test_a_model_that_cannot_translate_does_not_replace_another(save, value, rea
     before = texts(models)
     bundle = load_bundle(path)
     broken = {name: np.full_like(weight, value) for name, weight in bundle.weights.items()}
+    shutil.rmtree(path)
     save_bundle(path, broken, bundle.recipe_text, bundle.tokenizer_files, bundle.metadata)
     message, = models.reload()
     assert "the old model stays in use" in message and reason in message

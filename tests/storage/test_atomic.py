@@ -1,4 +1,4 @@
-"""Atomic replacement of files and directories, also on systems that lack a call of Linux."""
+"""Files are replaced atomically and directories are written once, also on systems that lack a call of Linux."""
 
 import errno
 import os
@@ -8,18 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from dying import killed_at_operation
+from dying import die_at_operation, killed_at_operation
 
+from seq2seq.errors import CheckpointError, OptionError
 from seq2seq.storage import atomic
-from seq2seq.storage.atomic import (
-    delete_temporary,
-    link_or_copy,
-    recover,
-    replace_directory,
-    replace_file,
-    sync,
-    temporary_path,
-)
+from seq2seq.storage.atomic import delete_temporary, free_path, new_directory, replace_file, sync, temporary_path
 
 TESTS = Path(__file__).parents[1]
 IMITATION = """\
@@ -39,7 +32,7 @@ def names_in(directory):
 
 
 def write(path, text):
-    with replace_directory(path) as directory:
+    with new_directory(path) as directory:
         (directory / "a").write_text(text)
 
 
@@ -55,32 +48,62 @@ def test_a_file_has_its_old_contents_or_its_new_ones_wherever_the_process_is_kil
     assert names_in(tmp_path) == ["recipe.yaml"]
 
 
-def test_a_directory_is_the_old_one_or_the_new_one_wherever_the_process_is_killed(tmp_path):
-    path, found = tmp_path / "best", []
+def test_a_directory_is_complete_or_missing_wherever_the_process_is_killed(tmp_path):
+    path, found = tmp_path / "new", []
+    while killed_at_operation(len(found) + 1, lambda: write(path, "new")):
+        found.append((path / "a").read_text() if path.exists() else "missing")
+        delete_temporary(tmp_path)
+        assert names_in(tmp_path) == (["new"] if path.exists() else [])
+        atomic.delete(path)
+    assert {*found} == {"missing", "new"}
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()], ids=repr)
+def test_after_an_error_a_directory_is_complete_or_missing(tmp_path, error):
+    def fail():
+        raise error
+
+    failures = 0
     while True:
-        write(path, "old")
-        if not killed_at_operation(len(found) + 1, lambda: write(path, "new")):
-            break
-        assert (atomic.current_path(path) / "a").exists()
-        recover(path)
-        found.append((path / "a").read_text())
-        assert names_in(tmp_path) == ["best"]
-    assert {*found} == {"old", "new"}
+        with pytest.MonkeyPatch.context() as patch:
+            die_at_operation(failures + 1, patch, fail)
+            try:
+                write(tmp_path / "new", "new")
+                break
+            except (CheckpointError, KeyboardInterrupt):
+                failures += 1
+        assert names_in(tmp_path) in ([], ["new"])
+        atomic.delete(tmp_path / "new")
+    assert failures >= 5 and (tmp_path / "new" / "a").read_text() == "new"
 
 
-@pytest.mark.parametrize("has_hard_links", [True, False])
-def test_a_file_or_a_link_gets_a_second_name(tmp_path, monkeypatch, has_hard_links):
-    def no_link(*arguments, **options):
-        raise OSError(errno.EPERM, "there are no hard links")
+def test_what_exists_is_never_replaced(tmp_path):
+    (tmp_path / "empty").mkdir()
+    write(tmp_path / "empty", "1")
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "pipe").mkdir()
+    os.mkfifo(tmp_path / "pipe" / "x")
+    for name in ("empty", "file", "pipe"):
+        with pytest.raises(OptionError):
+            write(tmp_path / name, "2")
+    assert (tmp_path / "empty" / "a").read_text() == "1" and (tmp_path / "file").read_text() == "mine"
+    assert names_in(tmp_path) == ["empty", "file", "pipe"]
 
-    (tmp_path / "a").write_text("text")
-    (tmp_path / "link").symlink_to("nowhere")
-    if not has_hard_links:
-        monkeypatch.setattr(atomic.os, "link", no_link)
-    link_or_copy(tmp_path / "a", tmp_path / "b")
-    link_or_copy(tmp_path / "link", tmp_path / "other")
-    (tmp_path / "a").unlink()
-    assert (tmp_path / "b").read_text() == "text" and os.readlink(tmp_path / "other") == "nowhere"
+
+def test_a_directory_that_appears_while_it_is_written_is_not_replaced(tmp_path):
+    with pytest.raises(CheckpointError), new_directory(tmp_path / "new") as directory:
+        (directory / "a").write_text("ours")
+        (tmp_path / "new").mkdir()
+        (tmp_path / "new" / "b").write_text("theirs")
+    assert names_in(tmp_path) == ["new"] and names_in(tmp_path / "new") == ["b"]
+
+
+def test_a_path_that_is_taken_gets_a_number(tmp_path):
+    assert free_path(tmp_path / "a") == tmp_path / "a"
+    for name in ("a", "a-2"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "a-3").symlink_to("nowhere")
+    assert free_path(tmp_path / "a") == tmp_path / "a-4"
 
 
 def test_a_link_is_replaced_and_its_target_is_not_changed(tmp_path):
@@ -88,12 +111,16 @@ def test_a_link_is_replaced_and_its_target_is_not_changed(tmp_path):
     (tmp_path / "link").symlink_to("target")
     replace_file(tmp_path / "link", b"new")
     assert (tmp_path / "link").read_bytes() == b"new" and not (tmp_path / "link").is_symlink()
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "place").symlink_to("elsewhere")
-    for _ in range(2):
-        write(tmp_path / "place", "new")
-    assert names_in(tmp_path) == ["elsewhere", "link", "place", "target"] and not names_in(tmp_path / "elsewhere")
     assert (tmp_path / "target").read_text() == "mine"
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_directory_is_written_where_a_link_leads(tmp_path, exists):
+    if exists:
+        (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "place").symlink_to("elsewhere")
+    write(tmp_path / "place", "new")
+    assert (tmp_path / "place").is_symlink() and (tmp_path / "elsewhere" / "a").read_text() == "new"
 
 
 def test_temporary_names_are_different_each_time_and_only_they_are_deleted(tmp_path):
@@ -167,10 +194,10 @@ def test_files_and_directories_are_replaced_with_the_calls_that_windows_has(tmp_
     monkeypatch.setattr(os, "fsync", sync_file)
     monkeypatch.setattr("shutil._use_fd_functions", False)
     monkeypatch.setattr(atomic, "sys", SimpleNamespace(platform="win32"))
-    for text in ("1", "2"):
-        write(tmp_path / "new", text)
-    replace_file(tmp_path / "new" / "b", b"3")
-    assert (tmp_path / "new/a").read_text() == "2" and names_in(tmp_path / "new") == ["a", "b"]
+    write(tmp_path / "new", "1")
+    for contents in (b"2", b"3"):
+        replace_file(tmp_path / "new" / "b", contents)
+    assert (tmp_path / "new/b").read_text() == "3" and names_in(tmp_path / "new") == ["a", "b"]
 
 
 @pytest.mark.slow

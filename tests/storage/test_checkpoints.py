@@ -2,31 +2,37 @@
 
 import errno
 import itertools
+import json
 import logging
 import os
 import resource
 import signal
+import time
 
 import pytest
 import torch
 from bits import assert_same_bits
 from dying import die_at_operation, in_child, killed_at_operation
 
-from seq2seq.errors import CheckpointError
+from seq2seq.errors import CheckpointError, OptionError
 from seq2seq.inference.load_model import as_tensors
+from seq2seq.storage import atomic
 from seq2seq.storage.checkpoints import (
+    append_scores,
+    best_bundle,
+    checkpoint_by_step,
+    delete_leftovers,
     list_checkpoints,
     load_bundle,
     load_checkpoint,
     newest_checkpoint,
     prune_checkpoints,
-    recover_run,
     resolve_model_path,
+    run_of,
+    save_best,
     save_bundle,
     save_checkpoint,
     step_of,
-    update_bundle_metadata,
-    weights_checksum,
 )
 
 TENSORS = {
@@ -69,9 +75,9 @@ def value_of(loaded):
     return value
 
 
-def save_best(run, value):
+def save_as_best(run, value, name="step-00000060"):
     weights = {"weight": torch.full((2, 3), float(value))}
-    return save_bundle(run / "best", weights, f"{value}", {"tokenizer.model": b"%d" % value}, {"value": value})
+    return save_best(run, name, weights, f"{value}", {"tokenizer.model": b"%d" % value}, {"value": value})
 
 
 def value_of_bundle(bundle):
@@ -136,11 +142,15 @@ def test_file_permissions_follow_the_umask(tmp_path):
     assert modes == {0o640}
 
 
-def test_the_same_step_saved_again_replaces_the_first(tmp_path):
-    save(tmp_path, 60, value=1)
-    save(tmp_path, 60, value=2)
-    assert value_of(newest_checkpoint(tmp_path)) == 2
-    assert names_in(tmp_path / "checkpoints") == ["step-00000060"]
+def test_a_step_that_is_saved_again_is_another_checkpoint_and_the_newest(tmp_path):
+    for value in range(1, 12):
+        save(tmp_path, 60, value=value)
+    save(tmp_path, 40)
+    assert value_of(newest_checkpoint(tmp_path)) == 11
+    assert [*map(step_of, list_checkpoints(tmp_path))] == [40, *[60] * 11]
+    assert checkpoint_by_step(tmp_path)[60].name == "step-00000060-11"
+    prune_checkpoints(tmp_path, keep=[40, 60])
+    assert names_in(tmp_path / "checkpoints") == ["step-00000040", "step-00000060-11"]
 
 
 def test_checkpoints_are_listed_by_step_not_by_name(tmp_path):
@@ -200,43 +210,43 @@ def test_killed_at_any_moment_of_saving_the_newest_checkpoint_is_whole(tmp_path)
     while killed_at_operation(len(found) + 1, lambda: save(tmp_path, 60)):
         found.append(value_of(newest_checkpoint(tmp_path)))
         prune_checkpoints(tmp_path, keep=[40])
-        recover_run(tmp_path)
+        delete_leftovers(tmp_path)
         assert names_in(tmp_path / "checkpoints") == ["step-00000040"]
     assert {40, 60} == set(found) and found == sorted(found)
     assert value_of(newest_checkpoint(tmp_path)) == 60
 
 
-def test_killed_at_any_moment_of_saving_a_step_again_one_of_both_is_whole(tmp_path):
+def test_killed_at_any_moment_of_saving_a_step_again_the_newest_checkpoint_is_whole(tmp_path):
+    save(tmp_path, 60, value=1)
     found = []
-    while True:
-        save(tmp_path, 60, value=1)
-        if not killed_at_operation(len(found) + 1, lambda: save(tmp_path, 60, value=2)):
-            break
-        recover_run(tmp_path)
+    while killed_at_operation(len(found) + 1, lambda: save(tmp_path, 60, value=2)):
+        delete_leftovers(tmp_path)
         found.append(value_of(newest_checkpoint(tmp_path)))
-        assert names_in(tmp_path / "checkpoints") == ["step-00000060"]
+        for path in list_checkpoints(tmp_path)[1:]:
+            atomic.delete(path)
     assert {1, 2} == set(found)
     assert value_of(newest_checkpoint(tmp_path)) == 2
-    assert names_in(tmp_path / "checkpoints") == ["step-00000060"]
 
 
-def test_killed_at_any_moment_of_replacing_a_bundle_one_of_both_is_whole(tmp_path):
-    found = []
+def test_killed_at_any_moment_of_saving_the_best_bundle_the_run_has_the_old_or_the_new_one(tmp_path):
+    found, deaths = [], 0
     while True:
-        save_best(tmp_path, 1)
-        if not killed_at_operation(len(found) + 1, lambda: save_best(tmp_path, 2)):
+        save_as_best(tmp_path, 1)
+        if not killed_at_operation(deaths + 1, lambda: save_as_best(tmp_path, 2)):
             break
+        deaths += 1
+        delete_leftovers(tmp_path)
         found.append(value_of_bundle(load_bundle(resolve_model_path(tmp_path))))
-        recover_run(tmp_path)
-        assert value_of_bundle(load_bundle(tmp_path / "best")) == found[-1] and names_in(tmp_path) == ["best"]
-    assert {1, 2} == set(found)
-    assert value_of_bundle(load_bundle(tmp_path / "best")) == 2
-    assert names_in(tmp_path) == ["best"]
+        assert all(load_bundle(path) for path in (tmp_path / "bundles").iterdir())
+    assert {1, 2} == set(found) and found == sorted(found)
+    assert value_of_bundle(load_bundle(best_bundle(tmp_path))) == 2
+    assert names_in(tmp_path) == ["best", "bundles"] and len(names_in(tmp_path / "bundles")) == 2
 
 
 def test_killed_at_any_moment_of_pruning_no_half_deleted_checkpoint_shows(tmp_path, caplog):
     deaths = 0
     while True:
+        atomic.delete(tmp_path / "checkpoints")
         save(tmp_path, 3)
         save(tmp_path, 5)
         if not killed_at_operation(deaths + 1, lambda: prune_checkpoints(tmp_path, keep=[3])):
@@ -244,7 +254,7 @@ def test_killed_at_any_moment_of_pruning_no_half_deleted_checkpoint_shows(tmp_pa
         deaths += 1
         for path in list_checkpoints(tmp_path):
             load_checkpoint(path)
-        recover_run(tmp_path)
+        delete_leftovers(tmp_path)
         assert {*names_in(tmp_path / "checkpoints")} <= {"step-00000003", "step-00000005"}
     assert deaths >= 2
     assert [step_of(path) for path in list_checkpoints(tmp_path)] == [3]
@@ -267,7 +277,7 @@ def test_an_error_at_any_moment_of_saving_leaves_the_old_and_no_litter(tmp_path,
             except expected:
                 failures += 1
         assert value_of(newest_checkpoint(tmp_path)) in (1, 2)
-        assert names_in(tmp_path / "checkpoints") == ["step-00000060"]
+        assert all(name.startswith("step-") for name in names_in(tmp_path / "checkpoints"))
     assert failures >= 10
     assert value_of(newest_checkpoint(tmp_path)) == 2
 
@@ -304,38 +314,37 @@ def test_a_write_that_fails_half_way_leaves_no_file(tmp_path):
 
 def test_a_bundle_comes_back_to_the_bit(tmp_path):
     metadata = {"scores": {"test": {"bleu": {"value": 1 / 3}}}, "corpus": {"lines": 29_000}}
-    directory = save_bundle(tmp_path / "best", WEIGHTS, RECIPE, TOKENIZER, metadata)
+    directory = save_bundle(tmp_path / "mine", WEIGHTS, RECIPE, TOKENIZER, metadata)
 
     bundle = load_bundle(directory)
 
     assert names_in(directory) == ["metadata.json", "model.safetensors", "recipe.yaml", "tokenizer.model"]
-    assert bundle.directory == tmp_path / "best"
+    assert bundle.directory == tmp_path / "mine"
     assert (bundle.recipe_text, bundle.tokenizer_files, bundle.metadata) == (RECIPE, TOKENIZER, metadata)
     assert_same_bits(as_tensors(bundle.weights), {name: weight.float() for name, weight in WEIGHTS.items()})
 
 
 def test_the_weights_of_a_bundle_do_not_depend_on_the_file(tmp_path):
-    directory = save_bundle(tmp_path / "best", WEIGHTS, RECIPE, TOKENIZER, {})
+    directory = save_bundle(tmp_path / "mine", WEIGHTS, RECIPE, TOKENIZER, {})
     bundle = load_bundle(directory)
     os.truncate(directory / "model.safetensors", 0)
     assert bundle.weights["weight"].sum() == TENSORS["weight"].sum()
 
 
 def test_a_bundle_can_be_moved(tmp_path):
-    save_best(tmp_path, 3)
-    (tmp_path / "best").rename(tmp_path / "elsewhere")
+    save_as_best(tmp_path, 3).rename(tmp_path / "elsewhere")
     assert value_of_bundle(load_bundle(tmp_path / "elsewhere")) == 3
 
 
 def test_a_bundle_can_hold_two_tokenizers(tmp_path):
     files = {"source.model": b"\x02", "target.model": b"\x03", "vocabulary.json": b"{}"}
-    assert load_bundle(save_bundle(tmp_path / "best", {}, RECIPE, files, {})).tokenizer_files == files
+    assert load_bundle(save_bundle(tmp_path / "mine", {}, RECIPE, files, {})).tokenizer_files == files
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "recipe.yaml", "tokenizer.model"])
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_bundle_names_the_file(tmp_path, file, damage):
-    directory = save_bundle(tmp_path / "best", TENSORS, RECIPE, TOKENIZER, {})
+    directory = save_bundle(tmp_path / "mine", TENSORS, RECIPE, TOKENIZER, {})
     DAMAGES[damage](directory / file)
     with pytest.raises(CheckpointError) as caught:
         load_bundle(directory)
@@ -343,107 +352,94 @@ def test_a_damaged_bundle_names_the_file(tmp_path, file, damage):
     assert ("missing" if damage == "missing" else "damaged") in str(caught.value)
 
 
-def test_metadata_can_be_added_to_a_bundle(tmp_path):
-    directory = save_best(tmp_path, 3)
-    update_bundle_metadata(directory, scores={"test": 2.5})
-    update_bundle_metadata(directory, note="gut")
-    bundle = load_bundle(directory)
-    assert bundle.metadata == {"value": 3, "scores": {"test": 2.5}, "note": "gut"}
-    assert value_of_bundle(bundle) == 3
-    assert names_in(directory) == ["metadata.json", "model.safetensors", "recipe.yaml", "tokenizer.model"]
+def test_scores_are_lines_beside_the_bundles_of_a_run_and_no_bundle_changes(tmp_path):
+    directory = save_as_best(tmp_path, 3)
+    before = {path.name: path.read_bytes() for path in directory.iterdir()}
+    append_scores(directory, "test", {"small": {"bleu": 2.5}})                  # there is no recipe.yaml yet: no run
+    assert run_of(directory) is None and not (tmp_path / "scores.jsonl").exists()
+    (tmp_path / "recipe.yaml").touch()
+    for score in (2.5, 3.5):
+        append_scores(directory, "test", {"small": {"bleu": score}})
+    records = [json.loads(line) for line in (tmp_path / "scores.jsonl").read_text().splitlines()]
+    assert [(each["bundle"], each["kind"], each["scores"]["small"]["bleu"]) for each in records] == [
+        ("step-00000060", "test", 2.5), ("step-00000060", "test", 3.5)]
+    assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
 
 
-def test_scores_of_weights_that_were_replaced_meanwhile_are_not_stored(tmp_path):
-    directory = save_best(tmp_path, 3)
-    checksum = weights_checksum(directory)
-    save_best(tmp_path, 4)
+@pytest.mark.parametrize("name", ["", "..", "../other", "a/b", "/etc", "step\0", "a" * 300, "no/such"])
+def test_a_pointer_that_is_no_name_of_a_bundle_is_damage(tmp_path, name):
+    save_as_best(tmp_path, 3)
+    (tmp_path / "best").write_text(name)
     with pytest.raises(CheckpointError):
-        update_bundle_metadata(directory, checksum, test={"bleu": 3})
-    assert load_bundle(directory).metadata == {"value": 4}
-    update_bundle_metadata(directory, weights_checksum(directory), test={"bleu": 4})
-    assert load_bundle(directory).metadata == {"value": 4, "test": {"bleu": 4}}
+        resolve_model_path(tmp_path)
 
 
-def test_killed_at_any_moment_of_adding_metadata_the_bundle_is_whole(tmp_path):
-    directory = save_best(tmp_path, 3)
-    deaths = 0
-    while killed_at_operation(deaths + 1, lambda: update_bundle_metadata(directory, note="neu")):
-        deaths += 1
-        assert value_of_bundle(load_bundle(directory)) == 3
-    assert deaths >= 3
-    assert load_bundle(directory).metadata["note"] == "neu"
-    assert names_in(directory) == ["metadata.json", "model.safetensors", "recipe.yaml", "tokenizer.model"]
+def test_a_pointer_to_a_bundle_that_is_gone_is_an_error_that_names_it(tmp_path):
+    save_as_best(tmp_path, 3).rename(tmp_path / "elsewhere")
+    with pytest.raises(CheckpointError, match="bundles/step-00000060"):
+        resolve_model_path(tmp_path)
 
 
-def test_metadata_that_cannot_be_written_leaves_the_old(tmp_path, monkeypatch):
-    def full(*arguments, **keywords):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    directory = save_best(tmp_path, 3)
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(CheckpointError):
-        update_bundle_metadata(directory, note="neu")
-    assert load_bundle(directory).metadata == {"value": 3}
-    assert names_in(directory) == ["metadata.json", "model.safetensors", "recipe.yaml", "tokenizer.model"]
-
-
-def test_files_that_a_user_added_to_a_bundle_survive_its_replacement(tmp_path):
-    directory = save_best(tmp_path, 2)
-    (directory / "README.md").write_text("mine")
-    (directory / "plots").mkdir()
-    (directory / "plots" / "loss.svg").write_text("also mine")
-    save_best(tmp_path, 3)
-    assert value_of_bundle(load_bundle(directory)) == 3
-    assert (directory / "README.md").read_text() == "mine"
-    assert (directory / "plots" / "loss.svg").read_text() == "also mine"
-
-
-def test_a_directory_that_is_no_bundle_is_not_replaced(tmp_path):
-    (tmp_path / "best").mkdir()
-    (tmp_path / "best" / "thesis.tex").write_text("irreplaceable")
-    with pytest.raises(CheckpointError):
-        save_best(tmp_path, 1)
-    assert names_in(tmp_path / "best") == ["thesis.tex"]
-
-
-def test_a_symbolic_link_to_a_bundle_stays_a_link(tmp_path):
-    (tmp_path / "disk" / "best").mkdir(parents=True)
-    (tmp_path / "best").symlink_to(tmp_path / "disk" / "best")
-    save_best(tmp_path, 5)
-    assert (tmp_path / "best").is_symlink()
-    assert value_of_bundle(load_bundle(tmp_path / "disk" / "best")) == 5
-
-
-def test_a_reader_never_sees_a_mixture_while_the_bundle_is_replaced(tmp_path):
-    save_best(tmp_path, 0)
+def test_a_reader_never_sees_a_mixture_while_better_bundles_are_saved(tmp_path):
+    save_as_best(tmp_path, 0)
     writer = os.fork()
     if writer == 0:
         try:
             for value in itertools.count(1):
-                save_best(tmp_path, value)
+                save_as_best(tmp_path, value)
+                time.sleep(0.05)                        # two validations do not end while a model is read
         finally:
             os._exit(99)
     try:
         seen = set()
-        while len(seen) < 23:
+        while len(seen) < 11:
             seen.add(value_of_bundle(load_bundle(resolve_model_path(tmp_path))))
             assert os.waitpid(writer, os.WNOHANG) == (0, 0)
     finally:
         os.kill(writer, signal.SIGKILL)
         os.waitpid(writer, 0)
-    assert value_of_bundle(load_bundle(tmp_path / "best")) >= max(seen)
+    assert value_of_bundle(load_bundle(best_bundle(tmp_path))) >= max(seen)
 
 
 def test_a_model_is_a_bundle_or_a_run_that_has_one(tmp_path):
-    best = save_best(tmp_path / "run", 2)
+    best = save_as_best(tmp_path / "run", 2)
     assert resolve_model_path(best) == best
     assert resolve_model_path(tmp_path / "run") == best
 
 
 @pytest.mark.parametrize("name", ["recipe.yaml", "source.model", "vocabulary.json", "README.md"])
-def test_a_file_of_the_user_with_the_name_of_a_bundle_file_is_kept(tmp_path, name):
+def test_a_bundle_is_only_written_to_a_new_directory(tmp_path, name):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / name).write_text("mine")
-    with pytest.raises(CheckpointError):
+    with pytest.raises(OptionError):
         save_bundle(tmp_path / "mine", {"weight": torch.ones(2)}, "name: other\n", {}, {})
-    assert (tmp_path / "mine" / name).read_text() == "mine"
+    assert (tmp_path / "mine" / name).read_text() == "mine" and names_in(tmp_path) == ["mine"]
+
+
+def test_a_damaged_pointer_is_written_again_with_the_next_best_bundle(tmp_path):
+    save_as_best(tmp_path, 2)
+    (tmp_path / "best").write_text("../other")
+    save_as_best(tmp_path, 3)
+    assert value_of_bundle(load_bundle(resolve_model_path(tmp_path))) == 3
+
+
+def test_a_step_that_is_saved_again_and_again_with_pruning_between_is_always_the_newest(tmp_path):
+    for value in range(1, 8):
+        save(tmp_path, 60, value=value)
+        prune_checkpoints(tmp_path, keep=[60])
+        assert value_of(newest_checkpoint(tmp_path)) == value
+
+
+def test_bundles_that_a_user_keeps_in_a_run_are_not_deleted(tmp_path):
+    save_bundle(tmp_path / "bundles" / "my-average", {"weight": torch.ones(2)}, "1", {}, {})
+    for value in range(1, 5):
+        save_as_best(tmp_path, value)
+    assert "my-average" in names_in(tmp_path / "bundles") and len(names_in(tmp_path / "bundles")) == 3
+
+
+def test_a_line_of_scores_that_was_cut_off_does_not_spoil_the_next(tmp_path):
+    directory = save_as_best(tmp_path, 3)
+    (tmp_path / "recipe.yaml").touch()
+    (tmp_path / "scores.jsonl").write_text('{"bundle": "st')
+    append_scores(directory, "test", {"kind": {"bleu": 2.5}})
+    assert json.loads((tmp_path / "scores.jsonl").read_text().splitlines()[1])["kind"] == "test"

@@ -12,15 +12,15 @@ from seq2seq.cli import main
 from seq2seq.recipe import load_recipe
 from seq2seq.storage import directories
 from seq2seq.storage.averaging import average_checkpoints
-from seq2seq.storage.checkpoints import load_bundle, newest_checkpoint
-from seq2seq.storage.links import DamagedError
+from seq2seq.storage.checkpoints import best_bundle, load_bundle, newest_checkpoint
+from seq2seq.storage.directories import DamagedError
 from seq2seq.storage.tokenizer_files import load_tokenizers, save_tokenizers
 from seq2seq.training.run import train
 
 pytestmark = pytest.mark.usefixtures("quick_tensorboard")
 
 SAMPLED = "tokenizer.subword_sampling=0.2"
-KINDS = {"prepared", "tokenizer", "metrics.jsonl", "recipe.yaml", "checkpoints", "best", "curves.svg"}
+KINDS = {"prepared", "tokenizer", "metrics.jsonl", "recipe.yaml", "checkpoints", "best", "bundles", "curves.svg"}
 
 
 def flip(path, place, bit=0):
@@ -31,8 +31,8 @@ def flip(path, place, bit=0):
 
 def files_of(run):
     """Return all files of a run except its lock."""
-    files = sorted(path for path in run.rglob("*") if path.is_file() and path.name != ".lock")
-    assert {path.relative_to(run).parts[0] for path in files} == KINDS
+    files = sorted(path for path in run.rglob("*") if path.is_file() and path.name not in (".lock", ".holder"))
+    assert {path.relative_to(run).parts[0] for path in files} - {"scores.jsonl"} == KINDS
     return files
 
 
@@ -94,7 +94,7 @@ def test_a_flipped_bit_is_noticed_or_changes_nothing(made, interrupted, capfd, n
         told = capfd.readouterr().err
         assert code in (0, 2), (path, place, bit, told)
         if code == 0 and not (same(final_weights(run), final[name]) and load_tokenizers(run / "tokenizer")
-                              and load_bundle(run / "best")):
+                              and load_bundle(best_bundle(run))):
             silent.append((path, place, bit, told))
         if code == 2:
             assert path.name in told or path.parts[0] in told, (path, place, bit, told)
@@ -146,8 +146,8 @@ def test_a_damaged_tokenizer_stops_the_run_and_is_restored_from_the_best_model(m
     run = interrupted()
     path, before = damage_tokenizer(run)
     assert main(arguments(folder, run)) == 2
-    assert str(path) in (told := capfd.readouterr().err) and str(run / "best") in told
-    shutil.copy(run / "best" / "tokenizer.model", path)
+    assert str(path) in (told := capfd.readouterr().err) and str(run / "bundles") in told
+    shutil.copy(best_bundle(run) / "tokenizer.model", path)
     assert path.read_bytes() == before
     assert main(arguments(folder, run)) == 0
     assert same(final_weights(run), final["plain"])
@@ -205,10 +205,10 @@ def test_a_damaged_recipe_stops_the_run(made, interrupted, capfd, place):
 
 def test_damaged_metadata_of_the_best_model_are_noticed(interrupted):
     run = interrupted()
-    path = run / "best" / "metadata.json"
+    path = best_bundle(run) / "metadata.json"
     flip(path, path.read_bytes().index(b'"step": ') + 8)
     with pytest.raises(DamagedError):
-        load_bundle(run / "best")
+        load_bundle(path.parent)
 
 
 def test_a_checksum_is_that_of_zlib(tmp_path):

@@ -18,6 +18,7 @@ from seq2seq.evaluation.two_systems import compare_systems
 from seq2seq.interop import argos
 from seq2seq.recipe import Corpus, DecodingSection, Languages, load_recipe
 from seq2seq.serve.models import MachineOptions, Models
+from seq2seq.storage.checkpoints import best_bundle
 from seq2seq.storage.tokenizer_files import load_tokenizers
 from seq2seq.tokenizers.context import SEPARATOR_ID
 from seq2seq.tokenizers.language_token import Directions
@@ -227,13 +228,14 @@ def test_each_of_two_systems_reads_its_own_context(folder):
                                   [SimpleNamespace(text=f"eins {as_source(line).text}")] for line in lines])
         return one
 
-    compare_systems(folder / "run", folder / "run" / "best", None, [], None, load, samples=10)
+    best = best_bundle(folder / "run")
+    compare_systems(folder / "run", best, None, [], None, load, samples=10)
     plain = (folder / "valid.en").read_text().splitlines()
-    assert [(source.text, source.context) for source in read["best"]] == [(line, None) for line in plain]
+    assert [(source.text, source.context) for source in read[best.name]] == [(line, None) for line in plain]
     assert [source.text for source in read["run"]] == plain
     assert sum(source.context is not None for source in read["run"]) == 15
     test, = read_tests([folder / "run"], None, None, None)
-    assert (test.sources, test.sources_for(0), test.sources_for(2)) == (plain, read["best"], read["run"])
+    assert (test.sources, test.sources_for(0), test.sources_for(2)) == (plain, read[best.name], read["run"])
 
 
 def test_an_interrupted_back_translation_reads_the_same_contexts(folder, tmp_path, monkeypatch):

@@ -18,6 +18,7 @@ from seq2seq.interop import ctranslate2, huggingface_export
 from seq2seq.interop.huggingface_import import import_model
 from seq2seq.recipe import load_recipe
 from seq2seq.serve.models import Models
+from seq2seq.storage.checkpoints import best_bundle
 from seq2seq.tokenizers.source import Source
 from seq2seq.training.run import start_training, train
 from seq2seq.training.synthetic_text import training_text
@@ -72,7 +73,7 @@ def texts(translator, lines=LINES):
 def test_every_source_begins_with_the_token_of_its_target_language(folder):
     recipe = load_recipe(folder / "recipe.yaml")
     assert [each.pair for each in recipe.directions] == [("en", "de"), ("de", "en"), ("en", "la")]
-    _, stored, tokenizers = read_model(folder / "run" / "best")
+    _, stored, tokenizers = read_model(best_bundle(folder / "run"))
     for one in (recipe, stored):
         assert [corpus.languages.target for corpus in one.data.corpora()] == ["de", "en", "la", "de", "en", "de", "la"]
     for corpus in recipe.data.corpora():
@@ -114,7 +115,7 @@ def test_validation_and_tests_have_scores_of_each_direction(folder):
     found = {record["kind"]: record for record in records if record["step"] == 5}
     mean = (found["validation of en-de"]["chrf"] + found["validation of de-en"]["chrf"]) / 2
     assert found["validation"]["chrf"] == pytest.approx(mean)
-    metadata = json.loads((folder / "run" / "best" / "metadata.json").read_text())
+    metadata = json.loads((best_bundle(folder / "run") / "metadata.json").read_text())
     assert metadata["test"].keys() == {"en_de", "de_la"}
 
 
@@ -159,7 +160,7 @@ def test_the_command_line_translates_and_evaluates_in_a_direction(folder, tmp_pa
     arguments = ["evaluate", str(folder / "run"), "--source", str(folder / "valid.de"), "--reference",
                  str(folder / "valid.la"), "--language", "la", "--format", "json", "--precision", "fp32"]
     found = json.loads(invoke(arguments).stdout)
-    metadata = json.loads((folder / "run" / "best" / "metadata.json").read_text())
+    metadata = json.loads((best_bundle(folder / "run") / "metadata.json").read_text())
     assert found["chrf"]["value"] == pytest.approx(metadata["test"]["de_la"]["chrf"]["value"])
 
 
@@ -220,7 +221,7 @@ def test_another_model_reads_the_same_test_sets_without_language_tokens(folder, 
     system = read_system(folder / "run", tests, precision="fp32", robustness=True)
     expected = texts(Translator.load(folder / "run", precision="fp32", target_language="la"), plain["de_la"])
     assert system.translations["de_la"] == expected
-    metadata = json.loads((folder / "run" / "best" / "metadata.json").read_text())
+    metadata = json.loads((best_bundle(folder / "run") / "metadata.json").read_text())
     assert system.slices["de_la"]["clean"] == pytest.approx(metadata["test"]["de_la"]["bleu"]["value"])
 
 
@@ -288,10 +289,10 @@ def test_lines_of_several_languages_are_translated_as_each_of_them_alone(folder)
 def test_fine_tuning_and_ensembles_need_the_languages_of_the_model(folder, tmp_path):
     one = RECIPE.replace("tokenizer: {vocab_size: auto}", "").replace("languages: {source: en, target: de}",
                                                                      "languages: {source: en, target: xh}")
-    (folder / "one.yaml").write_text(one.replace("training:", "training:\n  start_from: run/best"))
+    (folder / "one.yaml").write_text(one.replace("training:", "training:\n  start_from: run"))
     with pytest.raises(TokenizerError, match="language tokens for de, en, la, but not for xh"):
         start_training(load_recipe(folder / "one.yaml"), tmp_path / "run")
-    (folder / "one.yaml").write_text(RECIPE.replace("{vocab_size: auto}", "{taken_from: run/best}"))
+    (folder / "one.yaml").write_text(RECIPE.replace("{vocab_size: auto}", "{taken_from: run}"))
     train(load_recipe(folder / "one.yaml", ["training.max_steps=1"]), folder / "german")
     assert Translator.load(folder / "run", ensemble=[folder / "german"]).directions.tokens
     with pytest.raises(OptionError, match="german translates into de, not into la"):

@@ -10,7 +10,7 @@ from seq2seq.data.preparation import TrainingText, train_or_load_tokenizers
 from seq2seq.errors import CheckpointError, RecipeError
 from seq2seq.interop.huggingface_import import import_model
 from seq2seq.recipe import differences, load_recipe, parse_recipe
-from seq2seq.storage.checkpoints import load_bundle, save_bundle
+from seq2seq.storage.checkpoints import best_bundle, load_bundle, save_bundle, stored_recipe
 from seq2seq.training.run import start_training, train
 from seq2seq.translation.translator import Translator
 from tests.marian_models import make
@@ -44,11 +44,11 @@ def tuned(folder):
     return load
 
 
-@pytest.mark.parametrize("start", ["first", "first/best"], ids=["run", "bundle"])
-def test_start_from_reuses_weights_model_and_tokenizer(start, folder, tuned, tmp_path):
-    recipe = tuned(start)
-    best = load_bundle(folder / "first" / "best")
-    assert recipe.model == parse_recipe(best.recipe_text, folder / "recipe.yaml").model
+@pytest.mark.parametrize("is_run", [True, False], ids=["run", "bundle"])
+def test_start_from_reuses_weights_model_and_tokenizer(is_run, folder, tuned, tmp_path):
+    recipe = tuned("first" if is_run else best_bundle(folder / "first"))
+    best = load_bundle(best_bundle(folder / "first"))
+    assert recipe.model == stored_recipe(best.directory).model
     training = start_training(recipe, tmp_path)
     assert same(dict(zip(training.step.names, training.step.weights, strict=True)), best.weights)
     assert training.tokenizers.files() == best.tokenizer_files
@@ -57,7 +57,7 @@ def test_start_from_reuses_weights_model_and_tokenizer(start, folder, tuned, tmp
 def test_fine_tuning_starts_from_the_model_and_can_be_resumed(folder, tuned, tmp_path):
     recipe = tuned()
     train(recipe, tmp_path / "run")
-    found, best = load_bundle(tmp_path / "run" / "best"), load_bundle(folder / "first" / "best")
+    found, best = load_bundle(best_bundle(tmp_path / "run")), load_bundle(best_bundle(folder / "first"))
     assert not same(found.weights, best.weights)
     # The bundle says all by itself: its recipe is read without the model that it came from.
     moved = parse_recipe(found.recipe_text, tmp_path / "elsewhere" / "recipe.yaml", alone=True)
@@ -68,7 +68,7 @@ def test_fine_tuning_starts_from_the_model_and_can_be_resumed(folder, tuned, tmp
 
 
 def test_the_recipe_overrides_the_settings_of_the_start_model(folder, tuned, tmp_path):
-    recipe = tuned("first", "model.dropout=0.0", "training.start_from=" + str(folder / "first" / "best"))
+    recipe = tuned("first", "model.dropout=0.0", "training.start_from=" + str(best_bundle(folder / "first")))
     assert recipe.model.dropout == 0.0 and recipe.model.d_model == 16
     with pytest.raises(RecipeError):
         start_training(tuned("first", "model.feed_forward=64"), tmp_path)
@@ -83,9 +83,10 @@ def test_impossible_start_models_are_refused_before_training(folder, tuned):
 
 def test_a_run_is_resumed_wherever_its_start_model_is_and_not_with_other_weights(folder, tuned, tmp_path):
     train(tuned(), tmp_path / "run")
-    copy = shutil.copytree(folder / "first" / "best", tmp_path / "copy")
+    copy = shutil.copytree(best_bundle(folder / "first"), tmp_path / "copy")
     assert start_training(tuned(copy), tmp_path / "run").state.step == 2
     best = load_bundle(copy)
+    shutil.rmtree(copy)
     save_bundle(copy, {name: -weight for name, weight in best.weights.items()}, best.recipe_text, best.tokenizer_files,
                 best.metadata)
     with pytest.raises(CheckpointError, match="start_from"):
@@ -103,7 +104,7 @@ def test_an_imported_model_can_be_trained_on(separate, folder, tuned, tmp_path):
     training = start_training(recipe, tmp_path / "run")
     assert same(dict(zip(training.step.names, training.step.weights, strict=True)), imported.weights)
     training.train()
-    best = load_bundle(tmp_path / "run" / "best")
+    best = load_bundle(best_bundle(tmp_path / "run"))
     assert best.tokenizer_files == imported.tokenizer_files and not same(best.weights, imported.weights)
     loaded = train_or_load_tokenizers(TrainingText.of(recipe), tmp_path / "run" / "tokenizer")
     assert loaded.files() == imported.tokenizer_files

@@ -15,7 +15,7 @@ from seq2seq.inference.kernel_library import usable_libraries
 from seq2seq.recipe import load_recipe
 from seq2seq.signals import Stopped
 from seq2seq.storage.averaging import average_checkpoints
-from seq2seq.storage.checkpoints import bundle_metadata
+from seq2seq.storage.checkpoints import best_bundle, bundle_metadata
 from seq2seq.storage.int8_score import MAX_LOSS
 from seq2seq.training.run import train
 from seq2seq.training.validation import Validation
@@ -32,7 +32,7 @@ def trained(tmp_path_factory):
     """Directory of a run that has learnt enough for a BLEU above 0, and which no test changes."""
     folder = tmp_path_factory.mktemp("trained")
     train_toy(folder, STEPS)
-    assert bundle_metadata(folder / "run" / "best")["int8"]["bleu"] > 1
+    assert bundle_metadata(best_bundle(folder / "run"))["int8"]["bleu"] > 1
     return folder
 
 
@@ -59,7 +59,7 @@ def bleu(run, precision, **decoding):
 
 
 def best(run):
-    return bundle_metadata(run / "best")
+    return bundle_metadata(best_bundle(run))
 
 
 def measured_anew(monkeypatch, act=lambda: None, change=0.0):

@@ -15,12 +15,12 @@ import torch
 from toy import copy_finished_run
 from trainings import die, final_weights, interrupting, logged, press_ctrl_c, same, train_steps
 
-from seq2seq.errors import CheckpointError, CorpusError, RecipeError, UserError
-from seq2seq.evaluation import recipe_tests
+from seq2seq.errors import CheckpointError, RecipeError, UserError
 from seq2seq.recipe import Average, load_recipe
 from seq2seq.signals import Stopped
 from seq2seq.storage.averaging import average_checkpoints
 from seq2seq.storage.checkpoints import (
+    best_bundle,
     list_checkpoints,
     load_bundle,
     newest_checkpoint,
@@ -108,7 +108,7 @@ def test_validation_and_test_scores_say_their_precision(finished):
     assert re.search(r"^step 11  validation .*  \(translated in fp32\)", told, re.MULTILINE)
     records = [record for record in logged(finished / "run") if record["kind"] == "validation"]
     assert [record["precision"] for record in records] == ["fp32"] * 3
-    metadata = load_bundle(finished / "run" / "best").metadata
+    metadata = load_bundle(best_bundle(finished / "run")).metadata
     assert metadata["validation"]["bleu"]["precision"] == metadata["test"]["small"]["bleu"]["precision"] == "fp32"
 
 
@@ -160,7 +160,7 @@ def test_a_training_that_is_stopped_and_dies_goes_on_to_the_same_weights_and_log
     train_with_interruptions(recipe(), tmp_path / "parted", monkeypatch, [
         (1, press_ctrl_c, Stopped), (3, die, MemoryError), (5, terminate, Stopped), (8, die, MemoryError)])
     assert same(final_weights(tmp_path / "parted"), final_weights(run))
-    assert same(load_bundle(tmp_path / "parted" / "best").weights, load_bundle(run / "best").weights)
+    assert same(load_bundle(best_bundle(tmp_path / "parted")).weights, load_bundle(best_bundle(run)).weights)
     assert logged(tmp_path / "parted") == logged(run)
 
 
@@ -198,7 +198,7 @@ def test_another_seed_gives_other_weights(recipe, run, tmp_path):
 
 
 def test_a_finished_run_reports_this_and_evaluates_again(recipe, run, capsys):
-    weights, metadata = final_weights(run), load_bundle(run / "best").metadata
+    weights, metadata = final_weights(run), load_bundle(best_bundle(run)).metadata
     scores = train(recipe(), str(run))
     assert "has finished: 11 steps" in capsys.readouterr().err
     assert scores["small"]["bleu"].value == metadata["test"]["small"]["bleu"]["value"]
@@ -409,7 +409,7 @@ def test_a_normal_training_is_not_classified_as_diverged():
 
 
 def test_the_moving_average_is_what_is_validated_and_kept(finished):
-    best = load_bundle(finished / "run" / "best")
+    best = load_bundle(best_bundle(finished / "run"))
     checkpoint, = (checkpoint for checkpoint in map(newest_checkpoint, [finished / "run"])
                    if checkpoint.step == best.metadata["step"])
     assert same(best.weights, {name: checkpoint.state[f"average.{name}"] for name in checkpoint.model})
@@ -453,7 +453,7 @@ def averages(run):
 def test_checkpoints_are_kept_until_they_are_averaged_at_the_end(recipe, run):
     settings = "training.average.kind=best", "training.keep_checkpoints=1", "training.max_steps=15"
     train(recipe(*settings, "training.average.count=4"), run)
-    assert [path.name for path in list_checkpoints(run)] == [f"step-000000{step}" for step in ("05", "10", "11", "15")]
+    assert [step_of(path) for path in list_checkpoints(run)] == [5, 10, 11, 15]
     assert newest_checkpoint(run).info["progress"]["averaged"] == [5, 10, 11, 15]
     for count, expected in ((4, [15]), (2, [15, 15])):           # another selection is averaged again
         train(recipe(*settings, f"training.average.count={count}"), run)
@@ -479,7 +479,7 @@ def test_an_average_that_is_no_better_does_not_replace_the_best_model(recipe, tm
     train(recipe("training.max_steps=4", "training.validate_every=2", *settings), tmp_path / "new")
     scores = [record["exact"] for record in logged(tmp_path / "new") if record["kind"] in ("validation", "average")]
     assert scores == [0] * 3
-    best, checkpoint = load_bundle(tmp_path / "new" / "best"), newest_checkpoint(tmp_path / "new")
+    best, checkpoint = load_bundle(best_bundle(tmp_path / "new")), newest_checkpoint(tmp_path / "new")
     assert same(best.weights, {name: checkpoint.state[f"average.{name}"] for name in checkpoint.model})
 
 
@@ -522,42 +522,25 @@ def test_validation_text_that_has_changed_does_not_choose_the_best_model(recipe,
     train(recipe("training.max_steps=12", "data.test={}"), run)
 
 
-def test_a_model_that_was_averaged_or_copied_finds_its_test_sets(recipe, folder, tmp_path_factory):
-    elsewhere = tmp_path_factory.mktemp("elsewhere")
-    train(recipe("training.max_steps=2", "training.validate_every=1"), folder / "new")
-    average_checkpoints([folder / "new"], elsewhere / "average")
-    shutil.copytree(folder / "new" / "best", elsewhere / "copy")
-    average_checkpoints([folder / "new"], folder / "average")
-    for model in (elsewhere / "average", elsewhere / "copy", folder / "average", folder / "new" / "best"):
-        test, = recipe_tests.tests_of(recipe_tests.recipe_with_tests(model), ())
-        assert test.references == (folder / "valid.de").read_text().splitlines()
-    for name in ("valid.en", "valid.de"):                                       # the model is published with its text
-        shutil.move(folder / name, elsewhere / "copy" / name)
-    assert recipe_tests.recipe_with_tests(elsewhere / "copy").directory == elsewhere / "copy"
-    with pytest.raises(CorpusError) as error:
-        recipe_tests.recipe_with_tests(elsewhere / "average")
-    assert all(str(place / "valid.de") in str(error.value) for place in (folder, elsewhere / "average"))
-
-
 def test_a_score_outside_the_expected_range_is_a_warning(recipe, run, capsys):
     scores = train(recipe("expected={small: {bleu: [99, 100]}}"), run)
     assert scores["small"]["bleu"].value < 99
     assert "below the expected 99 to 100" in capsys.readouterr().err
 
 
-def test_the_bundle_contains_scores_counts_and_the_original_recipe(finished):
-    best = load_bundle(finished / "run" / "best")
+def test_the_bundle_contains_scores_counts_and_a_recipe_without_paths(finished):
+    best = load_bundle(best_bundle(finished / "run"))
     assert best.metadata["corpora"]["train.en"]["lines"] == 60
     assert set(best.metadata["held_out"]) == {"valid", "test.small"} and min(best.metadata["held_out"].values()) > 0
     assert best.metadata["test"]["small"]["bleu"]["signature"].startswith("nrefs:1|case:mixed")
-    assert "source: train.en" in best.recipe_text
+    assert "name: train.en" in best.recipe_text and "source: train.en" not in best.recipe_text
     assert "root: ..\n" in (finished / "run" / "recipe.yaml").read_text()
 
 
 @pytest.mark.slow
 def test_changed_decoding_settings_are_saved_in_the_model_of_a_finished_run(recipe, run):
     train(recipe("decoding.beam_size=3"), run)
-    assert "beam_size: 3" in load_bundle(run / "best").recipe_text
+    assert "beam_size: 3" in load_bundle(best_bundle(run)).recipe_text
 
 
 # What a run survives
@@ -601,7 +584,7 @@ def test_restart_does_not_move_away_what_the_recipe_uses(recipe, folder, run, mo
     shutil.copy(folder / "train.en", run)
     with pytest.raises(RecipeError):
         train(recipe(setting), run, restart=True)
-    assert (run / "best").exists() and not (folder / "run.1").exists()
+    assert best_bundle(run) and not (folder / "run.1").exists()
 
 
 @pytest.mark.slow
@@ -642,5 +625,5 @@ def test_a_signal_in_the_last_validation_stops_before_the_tests(recipe, run, mon
         train(recipe("training.max_steps=12"), run)
     assert stopped.value.exit_code == 143
     monkeypatch.undo()
-    assert json.loads((run / "best" / "metadata.json").read_text())["step"] in (10, 11, 12)
+    assert json.loads((best_bundle(run) / "metadata.json").read_text())["step"] in (10, 11, 12)
     assert train(recipe("training.max_steps=12"), run)["small"]

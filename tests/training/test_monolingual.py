@@ -21,7 +21,7 @@ from seq2seq.data.preparation import reuse_tokenizers
 from seq2seq.errors import CorpusError, RecipeError, TokenizerError, UserError
 from seq2seq.evaluation.scores import format_scores, perplexities
 from seq2seq.recipe import Cleaning, Corpus, Languages, load_recipe, parse_recipe
-from seq2seq.storage.checkpoints import load_bundle, newest_checkpoint
+from seq2seq.storage.checkpoints import best_bundle, load_bundle, newest_checkpoint
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.training.run import start_training, train
@@ -194,7 +194,7 @@ def test_cleaning_of_monolingual_text_checks_only_the_text():
 @pytest.mark.slow
 def test_a_language_model_memorises_twenty_sentences_and_generates_them(tmp_path):
     run = finished_run(tmp_path)
-    bundle, translator = load_bundle(run / "best"), Translator.load(run, device="cpu", precision="fp32")
+    bundle, translator = load_bundle(best_bundle(run)), Translator.load(run, device="cpu", precision="fp32")
     scores = bundle.metadata["test"]["same"]
     # One of twenty sentences costs log 20 = 3.0 nats, its beginning decides the rest; a mean of 13 pieces or so.
     assert scores["perplexity"]["value"] < 1.5
@@ -274,7 +274,7 @@ def test_the_tokenizer_of_another_model_can_be_reused(folder, trained):
     start_training(load_recipe("recipe.yaml", [f"tokenizer.taken_from={trained}"]), folder / "run")
     theirs = Tokenizers.load(trained / "tokenizer").target
     assert Tokenizers.load(folder / "run" / "tokenizer").target.fingerprint == theirs.fingerprint
-    of_bundle = load_recipe("recipe.yaml", [f"tokenizer.taken_from={trained / 'best'}"])
+    of_bundle = load_recipe("recipe.yaml", [f"tokenizer.taken_from={best_bundle(trained)}"])
     assert reuse_tokenizers(of_bundle).target.fingerprint == theirs.fingerprint
 
 
@@ -342,8 +342,8 @@ def test_evaluate_gives_perplexities_of_the_test_sets_and_of_any_text(run, train
 def test_without_test_sets_evaluate_requires_text(run, trained, tmp_path):
     copy = tmp_path / "moved"
     shutil.copytree(trained, copy)
-    for recipe in (copy / "recipe.yaml", copy / "best/recipe.yaml"):
-        recipe.write_text(re.sub(r"(?m)^  test:.*\n(    .*\n)*", "", recipe.read_text()))
+    recipe = copy / "recipe.yaml"
+    recipe.write_text(re.sub(r"(?m)^  test:.*\n(    .*\n)*", "", recipe.read_text()))
     assert run("evaluate", copy)[0] == 2
 
 

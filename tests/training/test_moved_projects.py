@@ -8,10 +8,10 @@ from toy import FOUR_STEPS, RECIPE, copy_finished_run, write_corpus
 
 from seq2seq.cli import main
 from seq2seq.data.corpus import read_pairs
-from seq2seq.errors import CheckpointError
+from seq2seq.errors import CheckpointError, CorpusError
 from seq2seq.evaluation.recipe_tests import recipe_with_tests
 from seq2seq.recipe import TokenizerSection, load_recipe
-from seq2seq.storage.checkpoints import bundle_metadata
+from seq2seq.storage.checkpoints import best_bundle, bundle_metadata
 from seq2seq.storage.run_directory import check_recipe_of_run
 from seq2seq.storage.tokenizer_files import save_tokenizers
 from seq2seq.tokenizers.tokenizer import train_tokenizers
@@ -62,14 +62,17 @@ def test_a_moved_project_goes_on_training_and_reads_its_test_sets_where_they_are
     assert main(["train", "recipe.yaml", *(word for setting in more for word in ("--set", setting))]) == 0
     changed = [line for line in capfd.readouterr().err.splitlines() if "changed since" in line]
     assert len(changed) == 1 and "max_steps" in changed[0]
-    found = recipe_with_tests(place / "runs" / "tiny" / "best")
-    assert found.data_directory == place / "text" and "test" in bundle_metadata(place / "runs" / "tiny" / "best")
+    found = recipe_with_tests(best_bundle(place / "runs" / "tiny"))
+    assert found.data_directory == place / "text" and "test" in bundle_metadata(best_bundle(place / "runs" / "tiny"))
 
 
-def test_a_run_that_moved_alone_is_resumed_and_finds_its_test_sets(project, tmp_path):
+def test_a_run_that_moved_alone_is_resumed_and_evaluated_with_its_recipe(project, tmp_path):
     run = tmp_path / "elsewhere"
     (project / "runs" / "tiny").rename(run)
-    assert recipe_with_tests(run / "best").data_directory == project / "text"
+    with pytest.raises(CorpusError, match="--recipe"):
+        recipe_with_tests(run)
+    named = load_recipe(project / "recipe.yaml")
+    assert recipe_with_tests(run, named).data_directory == project / "text"
     resumed(load_recipe(project / "recipe.yaml", FOUR_STEPS), run)
 
 

@@ -13,7 +13,7 @@ from trainings import EXPLODING, final_weights, logged, same
 from seq2seq.cli import main
 from seq2seq.errors import UserError
 from seq2seq.recipe import load_recipe
-from seq2seq.storage.checkpoints import load_bundle
+from seq2seq.storage.checkpoints import best_bundle, load_bundle
 from seq2seq.training import run as run_module
 from seq2seq.training.distributed import ProcessGroup
 
@@ -99,8 +99,8 @@ def messages(machines):
 
 def assert_same_training(first, second):
     assert same(final_weights(first), final_weights(second))
-    assert same(load_bundle(first / "best").weights, load_bundle(second / "best").weights)
-    assert load_bundle(first / "best").metadata["test"] == load_bundle(second / "best").metadata["test"]
+    assert same(load_bundle(best_bundle(first)).weights, load_bundle(best_bundle(second)).weights)
+    assert load_bundle(best_bundle(first)).metadata["test"] == load_bundle(best_bundle(second)).metadata["test"]
     assert logged(first) == logged(second)
 
 
@@ -123,7 +123,7 @@ def test_ranks_see_the_same_run_directory_and_the_same_held_out_text(tmp_path, m
                                                                      fits):
     monkeypatch.setattr(run_module, "DIRECTORY_SECONDS", 0)
     if contents:
-        (tmp_path / ".lock").write_text(contents)
+        (tmp_path / ".holder").write_text(contents)
     group = Ranks(1, ["nonce", ""], [("first", True, 7), ("third", sees, crc32)])
     if fits:
         run_module.require_same_files(tmp_path, "", 7, group)

@@ -1,6 +1,7 @@
 """Back-translation and distillation: a model generates the missing side of a corpus once, reproducibly line by line."""
 
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -8,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from bundle_metadata import change_metadata
 from random_models import save_random_model, trained_tokenizers
 from toy import RECIPE, copy_finished_run
 
@@ -16,7 +18,7 @@ from seq2seq.data.placeholders import Placeholders
 from seq2seq.data.preparation import reuse_tokenizers
 from seq2seq.errors import CheckpointError, CorpusError, RecipeError
 from seq2seq.recipe import DecodingSection, load_recipe
-from seq2seq.storage.checkpoints import load_bundle, save_bundle, update_bundle_metadata
+from seq2seq.storage.checkpoints import best_bundle, load_bundle, save_bundle
 from seq2seq.training import synthetic_text as synthetic
 from seq2seq.training.run import start_training, train
 from seq2seq.training.synthetic_text import training_text
@@ -33,6 +35,7 @@ for _name in ("train", "valid"):
 def changed_model(bundle, place, factor):
     best = load_bundle(bundle)
     weights = {name: factor * weight for name, weight in best.weights.items()}
+    shutil.rmtree(place, ignore_errors=True)
     return save_bundle(place, weights, best.recipe_text, best.tokenizer_files, best.metadata)
 
 
@@ -41,7 +44,7 @@ def folder(tmp_path_factory):
     """Text, two English-German models, and a German-English recipe that uses the first one for back-translation."""
     folder = tmp_path_factory.mktemp("synthetic")
     run = copy_finished_run(folder)
-    changed_model(run / "best", folder / "second", 1.1)
+    changed_model(best_bundle(run), folder / "second", 1.1)
     (folder / "mono.en").write_text("".join(f"{line}\n" for line in LINES))
     (folder / "recipe.yaml").write_text(REVERSED.replace(PAIRS, '[{source: train.de, target: train.en}, '
                                                                 '{target: mono.en, translated_by: run, tag: "<BT>"}]'))
@@ -93,16 +96,17 @@ def test_distillation_translates_sources_with_beam_search(folder, tmp_path):
 
 def test_synthetic_text_is_generated_once_whatever_the_scores_description_or_date_of_its_inputs(
         folder, recipe, tmp_path, monkeypatch, without_translator):
-    model = changed_model(folder / "run" / "best", tmp_path / "model", 1.0)
+    model = changed_model(best_bundle(folder / "run"), tmp_path / "model", 1.0)
     using = recipe(f"data.train.1.translated_by={model}")
     spec, expected = made(using, tmp_path)
     best = load_bundle(model)
 
     def save(old, new):
+        shutil.rmtree(model)
         save_bundle(model, best.weights, best.recipe_text.replace(old, new), best.tokenizer_files, best.metadata)
 
     save("name: tiny", "name: tiny\nlicense: CC0-1.0")
-    update_bundle_metadata(model, test={"small": {"bleu": {"value": 1.5}}})
+    change_metadata(model, test={"small": {"bleu": {"value": 1.5}}})
     os.utime(folder / "mono.en", (1, 1))
     with monkeypatch.context() as patch:
         patch.setattr(synthetic, "Translator", None)
@@ -213,7 +217,7 @@ def test_synthetic_pairs_are_trained_on_with_their_tag(recipe, tmp_path):
 
 
 def test_a_run_does_not_go_on_with_translations_of_a_changed_model(folder, recipe, tmp_path):
-    model = changed_model(folder / "run" / "best", tmp_path / "model", 1.0)
+    model = changed_model(best_bundle(folder / "run"), tmp_path / "model", 1.0)
     using = recipe(f"data.train.1.translated_by={model}", "training.max_steps=1")
     train(using, tmp_path / "new")
     changed_model(model, model, -1.0)
@@ -240,6 +244,7 @@ RANK = """
 import sys
 from dataclasses import replace
 from pathlib import Path
+from bundle_metadata import change_metadata
 from seq2seq.recipe import load_recipe
 from seq2seq.training import synthetic_text
 from seq2seq.training.distributed import join_process_group
@@ -305,7 +310,7 @@ def test_translations_with_faults_are_no_training_pairs_and_are_counted(recipe, 
     told = capsys.readouterr().err
     assert "3 of 5 translations" in told and "2 loop" in told and "1 copied" in told
     train(using, run)
-    counts = load_bundle(run / "best").metadata["corpora"]["mono.en"]
+    counts = load_bundle(best_bundle(run)).metadata["corpora"]["mono.en"]
     assert counts["dropped"] == {"loop": 2, "copied": 1, "empty": 1} and counts["kept"] == 1
     assert counts["lines"] == len(LINES)
 

@@ -6,7 +6,7 @@ from toy import FOUR_STEPS
 from seq2seq.data.corpus import read_pairs
 from seq2seq.evaluation.scores import score_pairs, to_dict
 from seq2seq.inference import engines
-from seq2seq.storage.checkpoints import BEST, bundle_metadata
+from seq2seq.storage.checkpoints import best_bundle, bundle_metadata
 from seq2seq.training.run import start_training, train
 from seq2seq.translation.translator import Translator
 
@@ -28,7 +28,7 @@ def test_on_a_cpu_validation_test_and_evaluation_have_the_same_scores(toy_recipe
     pairs = [(source, target) for _, source, target in read_pairs(recipe, recipe.data.valid[0])]
     evaluated = score_pairs(Translator.load(tmp_path / "run", "cpu", "reference"), pairs, ["chrf"])["chrf"]
     assert evaluated.precision == "fp32" and tested == evaluated
-    assert bundle_metadata(tmp_path / "run" / BEST)["validation"]["chrf"] == to_dict({"chrf": evaluated})["chrf"]
+    assert bundle_metadata(best_bundle(tmp_path / "run"))["validation"]["chrf"] == to_dict({"chrf": evaluated})["chrf"]
 
 
 def test_on_a_cpu_validation_translates_without_the_operators_of_pytorch(toy_recipe, tmp_path, monkeypatch):

@@ -21,7 +21,7 @@ from seq2seq.errors import OptionError
 from seq2seq.evaluation.scores import evaluate_tests, score_pairs, to_dict
 from seq2seq.evaluation.systems import read_system, read_tests
 from seq2seq.recipe import load_recipe
-from seq2seq.storage.checkpoints import bundle_metadata
+from seq2seq.storage.checkpoints import best_bundle, bundle_metadata
 from seq2seq.training.distributed import SINGLE_PROCESS
 from seq2seq.training.validation import Validation
 from seq2seq.translation.line_search import _without_tag, _words_of_text
@@ -100,7 +100,7 @@ def test_the_tests_of_a_training_and_its_validation_are_those_of_evaluate(tmp_pa
     for language, lines in texts_by_language.items():
         (tmp_path / f"marked.{language}").write_text("".join(f"{line}\n" for line in lines))
     train_toy(tmp_path, ["training.max_steps=2", "training.validate_every=2"], marked)
-    recipe, metadata = load_recipe(tmp_path / "recipe.yaml"), bundle_metadata(tmp_path / "run" / "best")
+    recipe, metadata = load_recipe(tmp_path / "recipe.yaml"), bundle_metadata(best_bundle(tmp_path / "run"))
     translator = Translator.load(tmp_path / "run", "cpu", "fp32", 1)
     assert {name: to_dict(scores) for name, scores in evaluate_tests(translator, recipe).items()} == metadata["test"]
     validation = Validation(recipe, translator.tokenizers)

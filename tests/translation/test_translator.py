@@ -434,7 +434,8 @@ def test_a_bundle_stores_tied_weights_once_and_restores_the_model(bundle, weight
 
 
 def test_a_run_is_translated_by_its_best_bundle(bundle, tmp_path, tokenizers, translator):
-    changed(bundle, tmp_path / "run" / "best", tokenizers)
+    of_bundle = changed(bundle, tmp_path / "run" / "bundles" / "one", tokenizers)
+    (tmp_path / "run" / "best").write_text(f"{of_bundle.name}\n")
     of_run = Translator.load(tmp_path / "run", "cpu", "fp32")
     assert texts(of_run.translate(GERMAN)) == texts(translator.translate(GERMAN))
 
@@ -495,7 +496,7 @@ def test_nan_weights_are_refused_and_weights_that_overflow_cause_an_error(bundle
     with pytest.raises(CheckpointError):
         Translator.load(changed(bundle, tmp_path / "model", tokenizers, broken), "cpu")
     large = {name: torch.full_like(weight, 3e38) for name, weight in weights.items()}
-    translator = Translator.load(changed(bundle, tmp_path / "model", tokenizers, large), "cpu")
+    translator = Translator.load(changed(bundle, tmp_path / "large", tokenizers, large), "cpu")
     with pytest.raises(CheckpointError):
         translator.translate(GERMAN)
 
