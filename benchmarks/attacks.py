@@ -365,6 +365,7 @@ def _break_model(attacker: Attacker) -> None:
         for value in (float("nan"), float("inf"), 0.0):
             weights = {name: np.full_like(array, value) if array.dtype.kind == "f" else array
                        for name, array in ((name, np.asarray(weight)) for name, weight in good.weights.items())}
+            shutil.rmtree(model)
             save_bundle(model, weights, good.recipe_text, good.tokenizer_files, good.metadata)
             reload()
         (model / METADATA).write_bytes(metadata[:100])
@@ -379,8 +380,7 @@ def _break_model(attacker: Attacker) -> None:
     finally:
         glossary.unlink(missing_ok=True)
         glossary.write_bytes(sound)
-        (model / METADATA).unlink(missing_ok=True)
-        (model / METADATA).write_bytes(metadata)
+        shutil.rmtree(model)
         save_bundle(model, good.weights, good.recipe_text, good.tokenizer_files, good.metadata)
         with contextlib.suppress(ProcessLookupError):
             reload()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ from seq2seq.evaluation.scores import corpus_scores
 from seq2seq.inference.load_model import read_model, stored_weights
 from seq2seq.model import build_model
 from seq2seq.model.transformer import Transformer
-from seq2seq.recipe import Recipe, parse_recipe
-from seq2seq.storage.checkpoints import load_bundle, resolve_model_path, save_bundle
+from seq2seq.recipe import Recipe
+from seq2seq.storage.checkpoints import resolve_model_path, save_bundle, stored_recipe
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, Tokenizers
 from seq2seq.translation.translator import Translator
 from seq2seq.translation.worker_processes import TranslatorPool
@@ -100,13 +101,13 @@ def trained_bundle(recipe: Recipe, model: Path) -> Path:
     Raises:
         UserError: `model` is not a model, or its languages differ from the recipe's.
     """
-    bundle = load_bundle(resolve_model_path(model))
-    trained = parse_recipe(bundle.recipe_text, model / "recipe.yaml")
+    bundle = resolve_model_path(model)
+    trained = stored_recipe(bundle)
     if trained.languages != recipe.languages:
         raise RecipeError(f"{model} translates {trained.languages.source} into {trained.languages.target}, but the "
                           f"benchmark translates {recipe.languages.source} into {recipe.languages.target}. Name a "
                           "model for these languages with --model.")
-    return bundle.directory
+    return bundle
 
 
 def random_bundle(recipe: Recipe, run: Path) -> Path:
@@ -114,8 +115,8 @@ def random_bundle(recipe: Recipe, run: Path) -> Path:
     tokenizers = train_or_load_tokenizers(TrainingText.of(recipe), run / "tokenizer")
     torch.manual_seed(recipe.seed)
     model = build_model(recipe.model, tokenizers.source.vocab_size, tokenizers.target.vocab_size)
-    save_bundle(run / "random", stored_weights(model), recipe.to_yaml(), tokenizers.files(), {})
-    return run / "random"
+    shutil.rmtree(run / "random", ignore_errors=True)                           # of an earlier benchmark
+    return save_bundle(run / "random", stored_weights(model), recipe, tokenizers.files(), {})
 
 
 def transformer(bundle: Path) -> tuple[Transformer, Recipe, Tokenizers]:
