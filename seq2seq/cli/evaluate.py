@@ -43,6 +43,7 @@ class Paired(StrEnum):
 
 EXAMPLES = examples("seq2seq evaluate runs/multi30k_de_en",
                     "seq2seq evaluate model --source test.de --reference test.en",
+                    "seq2seq evaluate model --recipe mine/recipe.yaml",
                     "seq2seq translate model test.de | seq2seq evaluate --hypothesis - --reference test.en",
                     "seq2seq evaluate --hypothesis theirs.en --reference test.en --reference other.en",
                     "seq2seq evaluate model --baseline other_model --source test.de --reference test.en",

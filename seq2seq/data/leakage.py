@@ -119,11 +119,9 @@ def warn_about_overlap(recipe: Recipe, corpora: Iterable[Corpus]) -> None:
     text = HeldOutText(recipe)
     for key, spec in recipe.data.held_out().items():
         text.read(key, spec)
-    for spec in corpora:
-        pairs = console.with_progress("looking for held-out sentences in train", read_pairs(recipe, spec, context=0),
-                                      "pairs")
-        for _ in text.watch(spec, pairs):
-            pass
+    watched = (pair for spec in corpora for pair in text.watch(spec, read_pairs(recipe, spec, context=0)))
+    for _ in console.with_progress("looking for held-out sentences in train", watched, "pairs"):
+        pass
     for key in recipe.data.held_out():
         found = text.shared(key)
         if warning := overlap_warning(key, found):
