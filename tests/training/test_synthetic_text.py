@@ -244,7 +244,6 @@ RANK = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from bundle_metadata import change_metadata
 from seq2seq.recipe import load_recipe
 from seq2seq.training import synthetic_text
 from seq2seq.training.distributed import join_process_group
