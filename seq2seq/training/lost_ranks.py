@@ -40,6 +40,15 @@ def watch_ranks(rank: int, world_size: int) -> Iterator[None]:
     """
     group = dist.new_group(backend="gloo", timeout=WATCHING_TIMEOUT)
     leaving, finished, told = threading.Event(), threading.Event(), threading.Event()
+    telling = threading.Lock()
+
+    def tell(message: str) -> None:
+        """Print the first message of the threads. Another thread waits until it is printed, before it ends the process.
+        """
+        with telling:
+            if not told.is_set():
+                told.set()
+                _print(message)
 
     def watch(peer: int) -> None:
         try:
@@ -48,9 +57,8 @@ def watch_ranks(rank: int, world_size: int) -> Iterator[None]:
             # Printed at once, because on GPUs, the watchdog thread of NCCL may abort this process at any time (SIGABRT)
             # when a sum of gradients fails. No error is raised then, and no handler runs.
             if not leaving.is_set():
-                told.set()
-                _print(f"process {peer} of this training has ended; process {rank} ends, too. Run the same command "
-                       "again; training resumes from the last checkpoint.")
+                tell(f"process {peer} of this training has ended; process {rank} ends, too. Run the same command "
+                     "again; training resumes from the last checkpoint.")
             # Even a process that is ending with an error may hang, because destructors may wait for the lost rank.
             if not finished.wait(GRACE_SECONDS):
                 os._exit(2)                                 # no file is damaged: files are replaced atomically
@@ -77,8 +85,8 @@ def watch_ranks(rank: int, world_size: int) -> Iterator[None]:
     except BaseException as error:
         leaving.set()
         # The thread of this rank may notice the loss before the watching thread does, and `console` is silent here.
-        if isinstance(error, LostRank) and rank > 0 and not told.is_set():
-            _print(f"process {rank} ends: {error}")
+        if isinstance(error, LostRank) and rank > 0:
+            tell(f"process {rank} ends: {error}")
         raise
     leave_together()
 
