@@ -189,6 +189,7 @@ def test_bad_input_is_refused_and_nothing_is_written(folder, tmp_path, monkeypat
     with pytest.raises(CorpusError):                                            # relative to the working directory
         adapt(Path("run"), [Path(os.path.relpath(tmp_path / "few.tsv"))], tmp_path / "new")
     (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "mine").touch()
     with pytest.raises(OptionError):
         adapt(folder / "run", memory(folder), tmp_path / "other")
 
