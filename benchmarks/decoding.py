@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -19,7 +19,7 @@ from seq2seq.evaluation.scores import corpus_scores
 from seq2seq.inference.load_model import read_model, stored_weights
 from seq2seq.model import build_model
 from seq2seq.model.transformer import Transformer
-from seq2seq.recipe import Recipe
+from seq2seq.recipe import Recipe, TransformerSection
 from seq2seq.storage.checkpoints import resolve_model_path, save_bundle, stored_recipe
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, Tokenizers
 from seq2seq.translation.translator import Translator
@@ -160,7 +160,7 @@ def ctranslate2(bundle: Path, directory: Path, kind: str, workers: int, sentence
 
     configure_process(1)
     model, recipe, tokenizers = transformer(bundle)
-    convert(model, recipe.model, tokenizers, directory)
+    convert(model, cast(TransformerSection, recipe.model), tokenizers, directory)
     del model
     translator = ctranslate2.Translator(str(directory), device="cpu", compute_type=kind, inter_threads=workers,
                                         intra_threads=1)

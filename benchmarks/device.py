@@ -47,7 +47,7 @@ from seq2seq.data.epoch_plan import batches_in_order, plan_epoch
 from seq2seq.devices import choose_device, describe
 from seq2seq.inference.engines import torch_engine
 from seq2seq.model import build_model, kernels
-from seq2seq.recipe import ModelSection, TrainingSection
+from seq2seq.recipe import TrainingSection, TransformerSection
 from seq2seq.search.beam import search
 from seq2seq.search.options import SearchOptions, power_length_penalty
 from seq2seq.training.run import make_deterministic
@@ -143,10 +143,10 @@ class Bench:
         return EncodedCorpus(source_side, target_side)
 
 
-def section_of(shape: str, dropout: float = 0.1) -> ModelSection:
+def section_of(shape: str, dropout: float = 0.1) -> TransformerSection:
     """Return the sizes of a model of `SHAPES`."""
     sizes = SHAPES[shape]
-    return ModelSection(d_model=sizes["d_model"], encoder_layers=sizes["layers"], decoder_layers=sizes["layers"],
+    return TransformerSection(d_model=sizes["d_model"], encoder_layers=sizes["layers"], decoder_layers=sizes["layers"],
                         num_heads=sizes["heads"], feed_forward=sizes["feed_forward"], dropout=dropout)
 
 

@@ -37,7 +37,6 @@ from seq2seq.data.batching import Batch, EncodedCorpus, gather
 from seq2seq.data.epoch_plan import batches_in_order, plan_epoch
 from seq2seq.devices import choose_device, configure_process, has_fast_bf16
 from seq2seq.errors import UserError
-from seq2seq.model.loss import negative_log_likelihood
 from seq2seq.recipe import Recipe, load_recipe
 from seq2seq.training.loop import TrainingLoop
 from seq2seq.training.run import start_training
@@ -91,7 +90,7 @@ def ours(recipe: Recipe, run: Path, count: int, precision: str) -> Iterator[tupl
                             "learning rate: --set training.learning_rate=RATE.")
         yield window["loss"], int(window["target_tokens"])
     model = training.step.model.eval()
-    yield validation_loss(training, lambda batch: negative_log_likelihood(model(batch), batch.target_output).sum())
+    yield validation_loss(training, lambda batch: model.loss(batch).of_tokens.sum())
 
 
 def reference(recipe: Recipe, run: Path, count: int, _: str) -> Iterator[tuple[float, int]]:

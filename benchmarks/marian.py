@@ -10,11 +10,10 @@ import transformers
 from seq2seq.inference.load_model import stored_weights
 from seq2seq.interop.marian import marian_config, model_section_from_config, weights_to_marian
 from seq2seq.model.transformer import Transformer
-from seq2seq.recipe import ModelSection
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 
 
-def marian(section: ModelSection, vocab_size: int) -> Any:
+def marian(section: Any, vocab_size: int) -> Any:
     """Return a MarianMTModel with the sizes of `section` and random weights.
 
     Raises:

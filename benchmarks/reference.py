@@ -19,7 +19,7 @@ from seq2seq.data.batching import IGNORE_INDEX, Batch, EncodedCorpus, gather, sp
 from seq2seq.errors import UserError
 from seq2seq.model.layers import sinusoids
 from seq2seq.model.transformer import Transformer
-from seq2seq.recipe import ModelSection, Recipe, TrainingSection
+from seq2seq.recipe import Recipe, TrainingSection
 from seq2seq.tokenizers.tokenizer import START_ID
 from seq2seq.training.optimizers import learning_rate
 
@@ -43,7 +43,7 @@ class PlainTransformer(nn.Module):
         pre-norm models end with a norm.
     """
 
-    def __init__(self, section: ModelSection, vocab_size: int, stock: bool = False) -> None:
+    def __init__(self, section: Any, vocab_size: int, stock: bool = False) -> None:
         super().__init__()
         pre_norm = section.norm == "pre"
         self.layers = nn.Transformer(section.d_model, section.num_heads, section.encoder_layers,
@@ -118,7 +118,7 @@ class PlainRecurrent(nn.Module):
     It has one layer on each side, one head of additive attention, and one matrix for both embeddings and the output.
     """
 
-    def __init__(self, section: ModelSection, vocab_size: int) -> None:
+    def __init__(self, section: Any, vocab_size: int) -> None:
         super().__init__()
         width = section.d_model
         self.encoder = nn.GRU(width, width // 2, batch_first=True, bidirectional=True)
@@ -155,9 +155,9 @@ class PlainRecurrent(nn.Module):
 # The only supported values of these keys of the recipe: for the reference models of one type, for all reference models,
 # and for their training loop. Recipes with other values are refused.
 SUPPORTED: dict[str, dict[str, Any]] = {
-    "transformer": {"activation": "relu", "positions": "sinusoidal", "window": None, "score": None},
+    "transformer": {"activation": "relu", "positions": "sinusoidal", "window": None, "score": "scaled_dot"},
     "rnn": {"encoder_layers": 1, "decoder_layers": 1, "num_heads": 1, "cell": "gru", "input_feeding": False,
-            "score": None},
+            "score": "additive"},
 }
 SUPPORTED_BY_ALL = {"normalize": "softmax", "selection": "soft", "copy": False, "tied_embeddings": "all",
                     "scale_embedding": True, "output_bias": False}

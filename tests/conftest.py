@@ -21,8 +21,8 @@ from seq2seq import devices
 from seq2seq.data.batching import Batch, EncodedCorpus, EncodedSide, Shape, gather
 from seq2seq.inference import engines
 from seq2seq.model import Model, build_recurrent_model, build_transformer
-from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import Transformer
+from seq2seq.model.variants.rnn import RecurrentModel
 from seq2seq.recipe import Recipe, load_recipe
 from seq2seq.tokenizers.tokenizer import END_ID
 from seq2seq.training import run

@@ -10,7 +10,7 @@ import torch
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.inference.load_model import stored_weights
 from seq2seq.model import build_model
-from seq2seq.recipe import ModelSection, TokenizerSection, parse_recipe
+from seq2seq.recipe import TokenizerSection, parse_recipe, validate_model
 from seq2seq.recipe.yaml_document import write_yaml
 from seq2seq.storage.checkpoints import save_best
 from seq2seq.tokenizers.context import CONTEXT_SEPARATOR, in_context
@@ -33,7 +33,7 @@ def trained_weights(joint: bool, kind: str, context: int, steps: int, section: t
                     ) -> dict[str, torch.Tensor]:
     tokenizers = trained_tokenizers(joint, kind, context)
     torch.manual_seed(1)
-    network = build_model(ModelSection.model_validate(dict(section)), tokenizers.source.vocab_size,
+    network = build_model(validate_model(dict(section)), tokenizers.source.vocab_size,
                           tokenizers.target.vocab_size).eval()
     batch = gather(EncodedCorpus(*(EncodedSide.from_lists(side.encode(lines)) for side, lines in (
         (tokenizers.source, in_context(GERMAN, context)), (tokenizers.target, ENGLISH)))), np.arange(len(GERMAN)))

@@ -42,7 +42,10 @@ training: {batch_tokens: 256, learning_rate: 0.005, warmup_steps: 10, max_steps:
 decoding: {beam_size: 3, max_length_offset: 5}
 """
 
-RNN = ["model.type=rnn", "model.feed_forward=2048"]
+RNN = ["model={type: rnn, d_model: 32, encoder_layers: 2, decoder_layers: 2, num_heads: 4, dropout: 0.1}"]
+POINTER = ["model={type: pointer, d_model: 32, encoder_layers: 2, decoder_layers: 2, dropout: 0.1}"]
+LANGUAGE_MODEL = ["model={type: language_model, d_model: 32, decoder_layers: 2, num_heads: 4, feed_forward: 64, "
+                  "dropout: 0.1}"]
 HARD = "training.label_smoothing=0"
 BACK = ("data.train=[{source: train.en, target: train.de}, "
         "{target: valid.de, translated_by: WORK/reverse, sampling: true}]")
@@ -66,12 +69,12 @@ TRAININGS: dict[str, list[str]] = {
     "rnn hard": [*RNN, "model.selection=hard"],
     "rnn structured": [*RNN, "model.selection=structured"],
     "rnn copy": [*RNN, "model.copy=true", HARD],
-    "pointer": ["model.type=pointer", "model.feed_forward=2048", "tokenizer.type=words", "tokenizer.vocab_size=260",
+    "pointer": [*POINTER, "tokenizer.type=words", "tokenizer.vocab_size=260",
                 "data.train=[{source: train.numbers, target: train.order}]",
                 "data.valid={source: valid.numbers, target: valid.order}",
                 "data.test={small: {source: valid.numbers, target: valid.order}}",
                 "languages={source: numbers, target: order}", "metrics=[exact]", "training.best_metric=exact", HARD],
-    "language model": ["model.type=language_model", "languages={target: de}", "data.train=[{text: train.de}]",
+    "language model": [*LANGUAGE_MODEL, "languages={target: de}", "data.train=[{text: train.de}]",
                        "data.valid={text: valid.de}", "data.test={small: {text: valid.de}}",
                        "training.best_metric=perplexity", HARD],
     "accumulation": ["training.accumulation=3"],

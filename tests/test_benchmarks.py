@@ -19,7 +19,7 @@ from benchmarks.measuring import SystemProcess, by_name, environment, measure_in
 from seq2seq.errors import RecipeError, UserError
 from seq2seq.inference import engines
 from seq2seq.model.loss import smoothed_cross_entropy
-from seq2seq.recipe import ModelSection
+from seq2seq.recipe import TransformerSection
 from seq2seq.storage.checkpoints import best_bundle
 from seq2seq.training import run as training_run
 
@@ -112,7 +112,7 @@ def test_both_systems_compute_the_same_loss_for_the_same_batch(make_model, make_
     from benchmarks.marian import marian, with_our_weights
     from benchmarks.training import marian_loss
 
-    section = ModelSection(d_model=14, encoder_layers=2, decoder_layers=3, num_heads=2, feed_forward=17,
+    section = TransformerSection(d_model=14, encoder_layers=2, decoder_layers=3, num_heads=2, feed_forward=17,
                            max_positions=19, dropout=0.3)
     ours = make_model(torch.float32, output_bias=True)
     theirs = with_our_weights(marian(section, 23), ours).eval()

@@ -20,8 +20,8 @@ PACKAGE = Path(seq2seq.__file__).parent
 CORE = ["recipe", "tokenizers", "storage", "data", "model", "search", "inference", "translation", "evaluation",
         "training"]
 CHAPTERS = [*CORE, "check", "alignment", "interop", "documents", "serve", "cli"]
-TOP_LEVEL_MODULES = {"errors", "console", "signals", "devices", "languages", "files"}
-WITHOUT_TORCH = ["recipe", "tokenizers", "errors", "console", "signals", "languages", "files"]
+TOP_LEVEL_MODULES = {"errors", "console", "signals", "devices", "languages", "files", "plug_ins"}
+WITHOUT_TORCH = ["recipe", "tokenizers", "errors", "console", "signals", "languages", "files", "plug_ins"]
 ALSO_WITHOUT_TORCH = [("storage", "atomic"), ("storage", "locks"), ("data", "corpus"),
                       ("data", "hub"), ("data", "tmx"), ("data", "xliff"), ("data", "po"), ("data", "parallel_text"),
                       ("data", "cleaning"), ("data", "numbers"),

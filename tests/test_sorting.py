@@ -26,7 +26,7 @@ data:
   valid: {source: train.numbers, target: train.order}
   test: {same: {source: train.numbers, target: train.order}}
 tokenizer: {type: words}
-model: {type: pointer, d_model: 32, num_heads: 1, encoder_layers: 1, decoder_layers: 1, dropout: 0.0}
+model: {type: pointer, d_model: 32, encoder_layers: 1, decoder_layers: 1, dropout: 0.0}
 metrics: [exact]
 training:
   batch_tokens: 100

@@ -24,8 +24,7 @@ RUNS = HERE.parents[1] / "runs" / "foundations"
 # File that train() writes to the directory of a run when the run has finished.
 PROCESSOR_TIME = "processor_time.json"
 # The recurrent model of Bahdanau et al. 2015 has one layer on each side and one attention head.
-RNN = ["model.type=rnn", "model.encoder_layers=1", "model.decoder_layers=1", "model.num_heads=1",
-       "model.feed_forward=2048"]
+RNN = ["model.type=rnn", "model.encoder_layers=1", "model.decoder_layers=1", "model.num_heads=1"]
 SYSTEMS: dict[str, list[str]] = {
     "Transformer, scaled dot": [],
     "RNN, additive": RNN,

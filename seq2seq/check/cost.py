@@ -127,14 +127,14 @@ def estimate_gpus(recipe: Recipe, report: Report) -> None:
     """
     model, training, section = report.model, report.training, recipe.training
     if (report.machine["device"] != "cpu" or model["parameters"] < GPU_MODEL_PARAMETERS
-            or recipe.model.type not in ("transformer", "language_model")):
+            or not recipe.model.is_parallel):
         return
     tokens = {side: training.get(f"{side}_tokens", 0) / training["steps_per_epoch"]
               for side in ("source", "target", "text")}
     passes = 2 if section.consistency else 1
     operations = 6 * passes * (model["weights_per_source_token"] * tokens["source"]
                                + model["weights_per_target_token"] * (tokens["target"] + tokens["text"]))
-    layers = recipe.model.decoder_layers + (recipe.model.encoder_layers if recipe.task.has_source else 0)
+    layers = sum(recipe.model.layers)
 
     def hours(gpus: int) -> float:
         summing = 4 * model["parameters"] / GPU_SUM_BYTES_A_SECOND if gpus > 1 else 0

@@ -212,7 +212,7 @@ def add_vocabulary_warnings(recipe: Recipe, corpora: Sequence[CorpusReport], war
 
     Models that copy from the source get no warning.
     """
-    if recipe.model.copy:
+    if recipe.model.knows_all_characters:
         return
     units = "words" if recipe.tokenizer.type == "words" else "characters"
     remedy = (f"The vocabulary comes from {recipe.tokenizer_model}: take one from a model for such text, or let this "

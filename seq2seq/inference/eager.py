@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.devices import copy_to_device, dtype_of
 from seq2seq.inference.device_search import StepwiseRun, decode
 from seq2seq.inference.tensor_scores import TensorScores, at_least_fp32
 from seq2seq.model import Model
-from seq2seq.model.attention import CrossAttention, SelfAttention
-from seq2seq.model.attention_scores import Weighing
-from seq2seq.model.attention_weights import attention_maps
-from seq2seq.model.language_model import LanguageModel
-from seq2seq.model.transformer import DecoderLayer, EncoderLayer, Transformer
 from seq2seq.recipe.decoding_section import DEFAULT_BATCH_TOKENS
 from seq2seq.search.beam import WholeSearch
 from seq2seq.search.beams import Hypothesis
@@ -51,11 +45,7 @@ class EagerEngine:
     def __init__(self, model: Model, precision: str, device: torch.device) -> None:
         self.model, self.precision, self.device = for_inference(model, precision, device), precision, device
         self.max_positions = model.max_positions
-        self._step: Callable[[Tensor, Any], tuple[Tensor, Any]] = self.model.step
-        if isinstance(self.model, Transformer | LanguageModel):
-            layers = self.model.decoder if isinstance(self.model, Transformer) else self.model.layers
-            steps = [cast(DecoderLayer | EncoderLayer, layer).make_step_function() for layer in layers]
-            self._step = partial(self.model.step, steps=steps)
+        self._step = self.model.make_step_function()
 
     @property
     def batch_tokens(self) -> int:
@@ -92,45 +82,25 @@ class EagerEngine:
 
     @property
     def cross_layers(self) -> int:
-        modules = self.model.named_modules(remove_duplicate=False)              # tied layers count, too
-        return sum(isinstance(module, CrossAttention) for _, module in modules)
+        return len(self.model.cross_attentions)
 
     @torch.inference_mode()
     def cross_attention(self, source: np.ndarray, source_offsets: np.ndarray, targets: Sequence[Sequence[int]],
                         layer: int) -> list[np.ndarray]:
         corpus = EncodedCorpus(EncodedSide(source, source_offsets.astype(np.int64)), EncodedSide.from_lists(targets))
         batch = gather(corpus, np.arange(len(targets))).to(self.device)
-        weights, = attention_maps(self.model, batch, ["cross"], layer).cross
+        weights, = self.model.attention_maps(batch, ["cross"], layer).cross
         return [of_sentence[:, : len(target) + 1, :length] for of_sentence, target, length in
                 zip(weights.float().cpu().numpy(), targets, np.diff(source_offsets), strict=True)]
 
 
-Network = TypeVar("Network", bound=nn.Module)
-
-
-def for_inference(model: Network, precision: str, device: torch.device | None = None) -> Network:
+def for_inference(model: Model, precision: str, device: torch.device | None = None) -> Model:
     """Return a copy of the model without gradients, for decoding. precision: see `EagerEngine`. device: device of the
     copy; None: the model's device."""
     frozen_copy = copy.deepcopy(model).to(device)
     frozen_copy.eval().requires_grad_(False)
-    for module in frozen_copy.modules():
-        if isinstance(module, SelfAttention | CrossAttention):
-            fold_query_preparation(module)
+    for attention in frozen_copy.attentions:
+        attention.fold_query_preparation()
     if precision != "fp32":
         frozen_copy.to(dtype_of(precision))
     return frozen_copy
-
-
-@torch.no_grad()
-def fold_query_preparation(attention: SelfAttention | CrossAttention) -> None:
-    """Convert dot and bilinear attention scores to scaled dot products with the same results.
-
-    The transformation of the queries, `Weighing.prepare`, becomes part of the query projection.
-    """
-    weighing = attention.weighing
-    if isinstance(weighing, Weighing) and weighing.score in ("dot", "bilinear"):
-        layer = attention.query if isinstance(attention, CrossAttention) else attention.query_key_value
-        weight, bias = weighing.prepared_parameters(layer)
-        layer.weight.copy_(weight)
-        layer.bias.copy_(bias)
-        weighing.score, weighing.weight = "scaled_dot", None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from seq2seq.inference.kernel_library import (
     usable_libraries,
 )
 from seq2seq.inference.load_model import StoredModel, build, read_stored_model
-from seq2seq.recipe import ModelSection
+from seq2seq.recipe import ModelSection, TransformerSection
 from seq2seq.search.beam import WholeSearch
 from seq2seq.search.interface import Stepwise
 from seq2seq.storage.checkpoints import weights_checksum
@@ -29,7 +29,6 @@ from seq2seq.storage.int8_score import Int8Score
 
 if TYPE_CHECKING:
     from seq2seq.model import Model
-    from seq2seq.model.interface import Seq2Seq
 
 
 class Engine(Stepwise, Protocol):
@@ -67,7 +66,7 @@ class Engine(Stepwise, Protocol):
         """
 
     @property
-    def model(self) -> Seq2Seq:
+    def model(self) -> Model:
         """Model of the engine as a PyTorch module, which scores all positions of a given target in one call."""
 
 
@@ -129,8 +128,8 @@ def native_obstacle(section: ModelSection, precision: str) -> str | None:
 
     precision: one of CPU_PRECISIONS.
     """
-    if (obstacle := NativeEngine.obstacle(section)) is not None:
-        return f"{precision} is not available for this model, because it {obstacle}"
+    if section.peculiarity is not None:
+        return f"{precision} is not available for this model, because it {section.peculiarity}"
     return kernels if isinstance(kernels := _kernels(precision), str) else None
 
 
@@ -145,7 +144,8 @@ def _native_engine(stored: StoredModel, precision: str) -> NativeEngine:
     assert isinstance(kernels, Functions), "there is no `native_obstacle`"
     # The weights of a bundle are not kept. If the model in PyTorch is needed, they are read again.
     again = (lambda: stored) if stored.directory is None else _reader(stored.directory)
-    return NativeEngine(stored.recipe.model, stored.sizes, stored.weights, kernels,
+    section = cast(TransformerSection, stored.recipe.model)
+    return NativeEngine(section, stored.sizes, stored.weights, kernels,
                         lambda: torch_engine(build(again()), "fp32", "cpu").model, stored.shortlist)
 
 

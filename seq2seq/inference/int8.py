@@ -22,7 +22,7 @@ from seq2seq.errors import CheckpointError, OptionError
 from seq2seq.inference.kernel_library import ACTIVATIONS, KEY_PADDING, Functions, Layer, Linear, Norm, Stack
 from seq2seq.inference.shortlist import Shortlist
 from seq2seq.inference.transformer_weights import differences, expected_shapes, scaled_dot_query, sinusoids
-from seq2seq.recipe import ModelSection
+from seq2seq.recipe import TransformerSection
 from seq2seq.recipe.decoding_section import DEFAULT_BATCH_TOKENS
 from seq2seq.search.beams import Hypothesis
 from seq2seq.search.interface import Continuations
@@ -31,7 +31,7 @@ from seq2seq.search.scores import ArrayScores
 from seq2seq.tokenizers.tokenizer import START_ID
 
 if TYPE_CHECKING:
-    from seq2seq.model.interface import Seq2Seq
+    from seq2seq.model import Model
 
 # Number of decoding steps for which a new KV cache has free rows. When too few rows are free for a step, the rows in
 # use are copied to a new cache.
@@ -128,13 +128,13 @@ class NativeEngine:
     precision: see `engines.Engine`: "int8", to which the weights are quantised, or "fp32".
     """
 
-    def __init__(self, section: ModelSection, sizes: tuple[int, int], weights: Mapping[str, np.ndarray],
-                 functions: Functions, make_model: Callable[[], Seq2Seq] | None = None,
+    def __init__(self, section: TransformerSection, sizes: tuple[int, int], weights: Mapping[str, np.ndarray],
+                 functions: Functions, make_model: Callable[[], Model] | None = None,
                  shortlist: Shortlist | None = None) -> None:
         """Convert a model to the structures of the kernels.
 
         Args:
-            section: `model` section of the recipe, which has no `obstacle`. sizes: source and target vocabulary size.
+            section: `model` section of the recipe, without `peculiarity`. sizes: source and target vocabulary size.
             weights: float16, float32 or float64 weights by name, see `transformer_weights.expected_shapes`. Embeddings
                 and learned positions in float32 are used in place; nothing else is kept.
             make_model: function that makes the property `model`, when it is needed.
@@ -172,26 +172,8 @@ class NativeEngine:
                                    positions["target"])
         del self._weights
 
-    @staticmethod
-    def obstacle(section: ModelSection) -> str | None:
-        """Return the reason why the kernels do not support the model of a recipe; None if they support it.
-
-        The reason is a predicate for the subject "it" (the model), such as "has hard attention".
-        """
-        if section.type != "transformer":
-            return "is not an encoder-decoder Transformer"
-        if section.copy:
-            return "copies from the source"
-        if section.context == "hierarchical":
-            return "reads the context hierarchically"
-        if section.selection != "soft":
-            return f"has {section.selection} attention"
-        if section.attention_score == "additive" or section.normalize != "softmax":
-            return f"has {section.attention_score} attention scores with {section.normalize}"
-        return None
-
     @cached_property
-    def model(self) -> Seq2Seq:
+    def model(self) -> Model:
         assert self.make_model is not None
         return self.make_model()
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from seq2seq.errors import CheckpointError, RecipeError, TokenizerError
-from seq2seq.inference.int8 import NativeEngine
 from seq2seq.inference.shortlist import Shortlist
 from seq2seq.inference.transformer_weights import differences, expected_shapes
-from seq2seq.recipe import ModelSection, Recipe
+from seq2seq.recipe import ModelSection, Recipe, TransformerSection
 from seq2seq.storage.checkpoints import (
     MODEL,
     RECIPE,
@@ -78,7 +77,7 @@ def _read_bundle(directory: Path) -> StoredModel:
         except (RecipeError, TokenizerError) as error:
             raise CheckpointError(str(error)) from error
         sizes = tokenizers.source.vocab_size, tokenizers.target.vocab_size
-        if recipe.model.type == "pointer" and sizes[1] != END_ID + recipe.model.max_positions:
+        if not recipe.task.target_is_text and sizes[1] != END_ID + recipe.model.max_positions:
             raise CheckpointError(f"{bundle.directory / RECIPE}: max_positions is {recipe.model.max_positions:,}, "
                                   f"but the tokenizer was made for {sizes[1] - END_ID:,}. Copy the bundle again from "
                                   "its original location.")
@@ -112,8 +111,8 @@ def read_model(path: Path) -> tuple[Model, Recipe, Tokenizers]:
 
 def _model_shapes(section: ModelSection, sizes: tuple[int, int], recipe_path: Path) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a new model's weights, without allocating weights. recipe_path: path in error messages."""
-    if NativeEngine.obstacle(section) is None:
-        return expected_shapes(section, sizes)
+    if section.peculiarity is None:
+        return expected_shapes(cast(TransformerSection, section), sizes)
     import torch
 
     from seq2seq.model import SkipInitialization, build_model

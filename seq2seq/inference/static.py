@@ -21,7 +21,7 @@ from typing import cast
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from seq2seq.devices import copy_to_device
 from seq2seq.inference.cuda_graphs import CudaGraphs
@@ -195,16 +195,12 @@ class StaticEngine(EagerEngine):
         self.in_use, self.cuda_graphs = Lock(), CudaGraphs(device)
 
     @staticmethod
-    def serves(model: nn.Module, device: torch.device) -> bool:
+    def serves(model: Model, device: torch.device) -> bool:
         """Return True if this engine supports the model, and the kernels support the device, where Triton runs."""
-        if not isinstance(model, Transformer) or model.variant is not None:
-            return False
-        layers = [cast(DecoderLayer, layer) for layer in model.decoder]
-        return (all(part.weighing.is_scaled_dot_product for layer in layers
-                    for part in (layer.self_attention, layer.cross_attention))
-                and not any(layer.cross_attention.hard for layer in layers)
-                and model.d_model // model.num_heads <= MAX_HEAD_SIZE
-                and model.target_embedding.dtype != torch.float64
+        return (model.has_plain_decoder
+                and all(layer.weighing.is_scaled_dot_product and layer.head_size <= MAX_HEAD_SIZE
+                        for layer in model.attentions)
+                and next(model.parameters()).dtype != torch.float64
                 and torch.cuda.get_device_capability(device) >= (8, 0))
 
     @cached_property

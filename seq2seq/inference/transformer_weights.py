@@ -7,15 +7,15 @@ from collections.abc import Mapping
 import numpy as np
 
 from seq2seq.errors import CheckpointError
-from seq2seq.recipe import ModelSection
+from seq2seq.recipe import TransformerSection
 from seq2seq.storage.tensor_files import FLOATING_POINT_TYPES
 
 
-def expected_shapes(section: ModelSection, sizes: tuple[int, int]) -> dict[str, tuple[int, ...]]:
+def expected_shapes(section: TransformerSection, sizes: tuple[int, int]) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the stored weights by name. Tied weights occur once.
 
     Args:
-        section: describes a Transformer without the variants that `NativeEngine.obstacle` names. sizes: source and
+        section: describes a Transformer without `peculiarity`. sizes: source and
             target vocabulary size.
     """
     width, inner, (source_size, target_size) = section.d_model, section.feed_forward, sizes
@@ -48,7 +48,7 @@ def expected_shapes(section: ModelSection, sizes: tuple[int, int]) -> dict[str, 
                 for name, outputs in widths.items():
                     add_linear(f"{attention}.{name}", outputs * width)
                 add_linear(f"{attention}.output", width)
-                if section.attention_score == "bilinear":
+                if section.score == "bilinear":
                     size = width // section.num_heads
                     shapes[f"{attention}.weighing.weight"] = section.num_heads, size, size
             add_linear(f"{layer}.feed_forward.inner", inner)
@@ -85,14 +85,14 @@ def sinusoids(length: int, d_model: int) -> np.ndarray:
     return table.view(np.float64).astype(np.float32)
 
 
-def scaled_dot_query(section: ModelSection, weight: np.ndarray, bias: np.ndarray, bilinear: np.ndarray | None
+def scaled_dot_query(section: TransformerSection, weight: np.ndarray, bias: np.ndarray, bilinear: np.ndarray | None
                      ) -> tuple[np.ndarray, np.ndarray]:
     """Return the weight and the bias of a projection whose first d_model outputs are the queries of scaled dot
     products, see `attention_scores.Weighing.prepared_parameters`.
 
     weight: (outputs, d_model). bilinear: (heads, head size, head size); None if the scores are not bilinear.
     """
-    if section.attention_score == "scaled_dot":
+    if section.score == "scaled_dot":
         return weight, bias
     width, size = section.d_model, section.d_model // section.num_heads
     columns = np.concatenate([weight, bias[:, None]], 1)                        # (outputs, d_model + 1)

@@ -111,7 +111,7 @@ def export_model(path: Path, output: Path, quantization: str = "int8", splitter:
     notes = differences_of_argos(exportable, splitter, quantization)
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary) / "package"
-        convert(exportable.model, exportable.recipe.model, exportable.tokenizers, directory / MODEL, quantization,
+        convert(exportable.model, exportable.section, exportable.tokenizers, directory / MODEL, quantization,
                 exportable.aligner)
         (directory / TOKENIZER).write_bytes(exportable.tokenizers.source.model)
         metadata = {"package_version": PACKAGE_VERSION, "argos_version": ARGOS_VERSION, "from_code": codes[0],

@@ -27,7 +27,7 @@ from seq2seq.interop.exporting import (
 )
 from seq2seq.model.attention import CrossAttention, SelfAttention
 from seq2seq.model.transformer import DecoderLayer, FeedForward, Transformer
-from seq2seq.recipe import ModelSection, Recipe
+from seq2seq.recipe import Recipe, TransformerSection
 from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID, Tokenizers, Vocabulary
@@ -91,7 +91,7 @@ def export_model(path: Path, output: Path, quantization: str = "float32", source
     ours = translator_with_exported_decoding(path, exportable)
 
     def write(directory: Path) -> None:
-        convert(exportable.model, recipe.model, tokenizers, directory, quantization, exportable.aligner)
+        convert(exportable.model, exportable.section, tokenizers, directory, quantization, exportable.aligner)
         tokenizers.save(directory)
         write_card(directory, path, exportable, "ctranslate2", usage(exportable, quantization), directory / MODEL_FILE,
                    quantization)
@@ -101,7 +101,7 @@ def export_model(path: Path, output: Path, quantization: str = "float32", source
                                 tolerance_of(quantization))
 
 
-def convert(model: Transformer, section: ModelSection, tokenizers: Tokenizers, directory: Path,
+def convert(model: Transformer, section: TransformerSection, tokenizers: Tokenizers, directory: Path,
             quantization: str = "float32", aligner: AlignmentSettings | None = None) -> None:
     """Write a CTranslate2 model with the weights of `model`, whose attention scores must be scaled dot products.
 

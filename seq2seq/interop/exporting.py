@@ -24,7 +24,7 @@ from seq2seq.interop.model_card import Sizes, Usage, model_card
 from seq2seq.model import Model
 from seq2seq.model.attention import CrossAttention
 from seq2seq.model.transformer import DecoderLayer, Transformer
-from seq2seq.recipe import DecodingOptions, DecodingSection, ModelSection, Recipe
+from seq2seq.recipe import DecodingOptions, DecodingSection, ModelSection, Recipe, TransformerSection
 from seq2seq.recipe.combinations import SAMPLING_KEYS
 from seq2seq.storage.atomic import new_directory
 from seq2seq.storage.checkpoints import MODEL, README, bundle_metadata, recipe_with_text, resolve_model_path, run_of
@@ -136,6 +136,11 @@ class Exportable:
     aligner: AlignmentSettings
     """Layer and head that align words best. The head is "mean" or 1: `read_exportable` puts the best head first."""
 
+    @property
+    def section(self) -> TransformerSection:
+        """Section `model` of the recipe."""
+        return cast(TransformerSection, self.recipe.model)
+
 
 def read_exportable(path: Path, format: str, supported: Set[str] = SUPPORTED_DECODING_KEYS) -> Exportable:
     """Read the model of a bundle or run for an export.
@@ -206,24 +211,15 @@ def translator_with_exported_decoding(path: Path, exportable: Exportable) -> Tra
 def inference_copy(model: Model) -> Transformer:
     """Return a copy of a model in fp32 for inference. Attention scores of the copy are scaled dot products: if the
     model's scores are bilinear, their matrix is multiplied into the projection of the queries."""
-    copy = for_inference(model, "fp32")
-    assert isinstance(copy, Transformer)
-    return copy
+    return cast(Transformer, for_inference(model, "fp32"))
 
 
 def unsupported_feature(section: ModelSection) -> str:
     """Return the reason why other libraries do not support the model; "" if it can be exported."""
-    reasons = {
-        f"model.type: {section.type} is not an encoder-decoder Transformer": section.type != "transformer",
-        "it copies pieces of the source (model.copy)": section.copy,
-        f"its encoder reads the context hierarchically (model.context: {section.context})": section.context !=
-        "concatenate",
-        f"model.score: {section.attention_score} is not a dot product": section.attention_score == "additive",
-        f"model.normalize: {section.normalize} is not softmax": section.normalize != "softmax",
-        "its attention is limited to a window (model.window)": section.window is not None,
-        f"its attention is not a softmax (model.selection: {section.selection})": section.selection != "soft",
-    }
-    return next((reason for reason, applies in reasons.items() if applies), "")
+    if section.peculiarity is not None:
+        return f"it {section.peculiarity}"
+    has_window = cast(TransformerSection, section).window is not None
+    return "its attention is limited to a window (model.window)" if has_window else ""
 
 
 def development_lines(recipe: Recipe, source: Path | None, max_lines: int) -> list[Source]:

@@ -68,7 +68,7 @@ def export_model(path: Path, output: Path, source: Path | None = None, max_lines
     """
     library()
     exportable = read_exportable(path, "huggingface")
-    require_marian_support(exportable.recipe.model)
+    require_marian_support(exportable.section)
     if isinstance(exportable.tokenizers.source, Words):
         raise FormatError("tokenizer.type: words cannot be exported to huggingface: Marian's tokenizer is "
                           "sentencepiece. Export to ctranslate2.")
@@ -91,10 +91,10 @@ def write_model(exportable: Exportable, directory: Path) -> None:
     package = library()
     recipe, tokenizers = exportable.recipe, exportable.tokenizers
     config = package.MarianConfig(
-        **marian_config(recipe.model, tokenizers.source.vocab_size, tokenizers.target.vocab_size, start=START_ID,
+        **marian_config(exportable.section, tokenizers.source.vocab_size, tokenizers.target.vocab_size, start=START_ID,
                     end=END_ID), architectures=["MarianMTModel"])
     model = package.MarianMTModel(config)
-    weights = weights_to_marian(stored_weights(exportable.model), recipe.model)
+    weights = weights_to_marian(stored_weights(exportable.model), exportable.section)
     missing, unexpected = model.load_state_dict(weights, strict=False)
     loaded = {id(tensor) for name, tensor in [*model.named_parameters(), *model.named_buffers()] if name in weights}
     tensors = dict([*model.named_parameters(remove_duplicate=False), *model.named_buffers()])

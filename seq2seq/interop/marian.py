@@ -18,7 +18,7 @@ from torch import Tensor
 from seq2seq.errors import FormatError
 from seq2seq.model import SkipInitialization, build_model
 from seq2seq.model.layers import sinusoids
-from seq2seq.recipe import ModelSection
+from seq2seq.recipe import TransformerSection
 from seq2seq.recipe.messages import explain
 from seq2seq.recipe.yaml_document import Document, SourceLocation
 
@@ -43,7 +43,7 @@ class WeightMapping:
     d_model_axis: int | None
 
 
-def layer_weight_mappings(section: ModelSection) -> Iterator[WeightMapping]:
+def layer_weight_mappings(section: TransformerSection) -> Iterator[WeightMapping]:
     """Yield the mappings of all weights except the embeddings and the output projection."""
 
     def from_d_model(ours: str, *theirs: str) -> Iterator[WeightMapping]:       # layer with d_model inputs
@@ -85,7 +85,7 @@ def interleaved_to_split_permutation(d_model: int) -> Tensor:
 # From Marian
 
 
-def model_section_from_config(config: Mapping[str, Any], output_bias: bool) -> ModelSection:
+def model_section_from_config(config: Mapping[str, Any], output_bias: bool) -> TransformerSection:
     """Return the `model` section of a recipe for the model that a config.json describes."""
     model_type = config.get("model_type")
     if model_type != "marian":
@@ -116,14 +116,14 @@ def model_section_from_config(config: Mapping[str, Any], output_bias: bool) -> M
         "tied_embeddings": "none" if not tied else "all" if shared else "decoder",
         "scale_embedding": bool(config.get("scale_embedding", False)), "output_bias": output_bias}
     try:
-        return ModelSection.model_validate(section)
+        return TransformerSection.model_validate(section)
     except ValidationError as error:
         location = SourceLocation("its config.json describes an unsupported model")
         mistakes = explain(error, Document(section, {(): location}))
         raise FormatError("; ".join(map(str, mistakes))) from error
 
 
-def weights_from_marian(theirs: Mapping[str, Tensor], section: ModelSection, source_ids: Sequence[int],
+def weights_from_marian(theirs: Mapping[str, Tensor], section: TransformerSection, source_ids: Sequence[int],
                         target_ids: Sequence[int]) -> dict[str, Tensor]:
     """Return this package's weights by name, in float32, converted from Marian weights. A tied weight occurs once.
 
@@ -194,7 +194,7 @@ def _require_shape(name: str, weight: Tensor, shape: tuple[int, ...]) -> None:
 # To Marian
 
 
-def marian_config(section: ModelSection, source_vocab_size: int, target_vocab_size: int, *, start: int, end: int
+def marian_config(section: TransformerSection, source_vocab_size: int, target_vocab_size: int, *, start: int, end: int
                   ) -> dict[str, Any]:
     """Return the arguments of `MarianConfig` for a model. start, end: token ids of `<s>` and `</s>`."""
     require_marian_support(section)
@@ -211,7 +211,7 @@ def marian_config(section: ModelSection, source_vocab_size: int, target_vocab_si
     }
 
 
-def require_marian_support(section: ModelSection) -> None:
+def require_marian_support(section: TransformerSection) -> None:
     """Raise FormatError if the Marian model of transformers does not support a feature of the model."""
     if section.norm == "pre":
         raise FormatError("model.norm: pre cannot be exported to huggingface: the Marian model of transformers is "
@@ -221,7 +221,7 @@ def require_marian_support(section: ModelSection) -> None:
                           "does not store learned positions. Export to ctranslate2.")
 
 
-def weights_to_marian(ours: Mapping[str, Tensor], section: ModelSection) -> dict[str, Tensor]:
+def weights_to_marian(ours: Mapping[str, Tensor], section: TransformerSection) -> dict[str, Tensor]:
     """Return Marian weights by name, converted from this package's weights. A tied weight occurs once.
 
     ours: weights by name, of a model whose attention scores are scaled dot products (see `parity.inference_copy`).

@@ -31,8 +31,6 @@ from seq2seq.storage.checkpoints import (
 )
 from seq2seq.storage.int8_score import Int8Score
 
-HUB_TASKS = {"transformer": "translation", "rnn": "translation", "language_model": "text-generation"}
-"""Task on the hub by `model.type`; the hub has none for a pointer network."""
 TRANSLATE = """\
 ```bash
 seq2seq translate . < text.{source} > text.{target}
@@ -149,7 +147,7 @@ def _header(recipe: Recipe, scores: Sequence[CardScore], library: str) -> str:
         from huggingface_hub import EvalResult, ModelCardData
     except ImportError:
         return ""
-    task = HUB_TASKS.get(recipe.model.type, "other")
+    task = "text-generation" if not recipe.task.has_source else "translation" if recipe.task.target_is_text else "other"
     codes = [main_language(canonical(code)) for each in recipe.directions for code in each.codes]
     fields: dict[str, Any] = {
         "language": [code for code in dict.fromkeys(codes) if code in LANGUAGES], "library_name": library,

@@ -6,25 +6,32 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from seq2seq.devices import set_threads_of_torch
-from seq2seq.model.attention import MakeWeighing, ScaledDotProduct, runs_packed
-from seq2seq.model.attention_scores import Weighing
-from seq2seq.model.copy_mechanism import CopyHead, CopyingModel
-from seq2seq.model.hard_attention import HardAttentionTransformer, HardDecoderLayer
-from seq2seq.model.hierarchical_context import HierarchicalContext, HierarchicalContextTransformer
-from seq2seq.model.language_model import LanguageModel
-from seq2seq.model.pointer_network import PointerNetwork
-from seq2seq.model.rnn import RecurrentModel
+from seq2seq.model.attention import MakeWeighing
+from seq2seq.model.attention_scores import SCORES, weighing_of
+from seq2seq.model.interface import Model
 from seq2seq.model.transformer import DecoderLayer, FeedForward, Transformer
+from seq2seq.model.variants.copying import CopyHead, CopyingModel
+from seq2seq.model.variants.hard import (
+    HardAttentionRecurrentModel,
+    HardAttentionTransformer,
+    HardDecoderLayer,
+    HardSourceAttention,
+)
+from seq2seq.model.variants.hierarchical import HierarchicalContext, HierarchicalContextTransformer
+from seq2seq.model.variants.language_model import LanguageModel
+from seq2seq.model.variants.pointer import PointerNetwork
+from seq2seq.model.variants.rnn import RecurrentModel, SourceAttention
+from seq2seq.model.variants.structured import StructuredWeighing
+from seq2seq.plug_ins import MODELS, load_registered
 from seq2seq.recipe import ModelSection
 
-set_threads_of_torch()                                  # the number may have been set before torch was imported
+__all__ = ["BUILDERS", "Model", "SkipInitialization", "build_model", "build_recurrent_model", "build_transformer"]
 
-Model = Transformer | RecurrentModel | PointerNetwork | LanguageModel
+set_threads_of_torch()                                  # the number may have been set before torch was imported
 
 
 class SkipInitialization(TorchFunctionMode):
@@ -51,32 +58,8 @@ def build_model(section: ModelSection, source_vocab_size: int, target_vocab_size
     Raises:
         ValueError: all embeddings are tied, but the vocabularies differ in size.
     """
-    def keys(*names: str) -> dict[str, Any]:
-        return {name: getattr(section, name) for name in names}
-
-    common = keys("d_model", "dropout", "max_positions", "scale_embedding")
-    layers = keys("encoder_layers", "decoder_layers")
-    if section.type == "pointer":
-        return PointerNetwork(source_vocab_size=source_vocab_size, **common, **layers, **keys("cell"))
-    common |= keys("num_heads", "output_bias")
-    attention = {"score": section.attention_score, **keys("normalize")}
-    transformer = {"pre_norm": section.norm == "pre", **keys("feed_forward", "activation", "positions", "window")}
-    if section.type == "language_model":
-        return LanguageModel(vocab_size=target_vocab_size, layers=section.decoder_layers,
-                             tied_embeddings=section.tied_embeddings != "none", weighing=weighing_of(**attention),
-                             **common, **transformer)
-    common |= {"source_vocab_size": source_vocab_size, "target_vocab_size": target_vocab_size,
-               **layers, **attention, **keys("tied_embeddings", "copy", "selection")}
-    if section.type == "rnn":
-        return build_recurrent_model(**common, **keys("cell", "input_feeding"))
-    return build_transformer(**common, **transformer, **keys("tied_decoder_layers", "context"))
-
-
-def build_recurrent_model(*, copy: bool = False, **sizes: Any) -> RecurrentModel:
-    """Build a recurrent model. copy: True to add the copy mechanism. sizes: see `RecurrentModel`."""
-    model = _class_of(RecurrentModel, [CopyingModel] if copy else [])(**sizes)
-    if copy:
-        model.copying = CopyHead(model.d_model)
+    build = BUILDERS.get(section.type) or load_registered(MODELS, section.type).build
+    model: Model = build(section, source_vocab_size, target_vocab_size)
     return model
 
 
@@ -90,8 +73,7 @@ def build_transformer(
 
     Args:
         score, normalize: attention weights of every layer, see `attention_scores.Weighing`.
-        selection: "hard" (see `hard_attention`) or "structured" (see `structured_attention`): cross-attention of the
-            last decoder layer. "soft": all layers are alike.
+        selection: "hard" or "structured": cross-attention of the last decoder layer. "soft": all layers are alike.
         copy: True to add the copy mechanism.
         tied_decoder_layers: True if all decoder layers are the same module.
         context: "hierarchical": the encoder reads document context with `HierarchicalContext`. "concatenate": the
@@ -110,7 +92,7 @@ def build_transformer(
         model.decoder.extend([model.decoder[0]] * (decoder_layers - 1))
     elif selection != "soft":
         model.decoder.append(HardDecoderLayer(*layer) if hard else
-                             DecoderLayer(*layer, cross_weighing=weighing_of(score, "structured")))
+                             DecoderLayer(*layer, cross_weighing=_weighing_of(score, normalize, selection)))
     if copy:
         model.copying = CopyHead(d_model)
     if hierarchical:
@@ -119,11 +101,27 @@ def build_transformer(
     return model
 
 
-def weighing_of(score: str, normalize: str) -> MakeWeighing:
-    """Return the function that makes the layers of attention weights of this kind."""
-    if (score, normalize) == (ScaledDotProduct.score, ScaledDotProduct.normalize):
-        return ScaledDotProduct
-    return partial(Weighing, score=score, normalize=normalize)
+def build_recurrent_model(*, score: str = "additive", normalize: str = "softmax", selection: str = "soft",
+                          copy: bool = False, **sizes: Any) -> RecurrentModel:
+    """Build a recurrent model, plain or with variants.
+
+    Args:
+        score, normalize, copy: see `build_transformer`. selection: "soft", "hard" or "structured": kind of attention.
+        Other arguments: see `RecurrentModel`.
+    """
+    kind, attention = (HardAttentionRecurrentModel, HardSourceAttention) if selection == "hard" else (
+        RecurrentModel, SourceAttention)
+    is_dot_product = score in SCORES and SCORES[score].formula is None
+    model = _class_of(kind, [CopyingModel] if copy else [])(
+        attention=attention, weighing=_weighing_of(score, normalize, selection), projects=not is_dot_product, **sizes)
+    if copy:
+        model.copying = CopyHead(model.d_model)
+    return model
+
+
+def _weighing_of(score: str, normalize: str, selection: str) -> MakeWeighing:
+    """Return the function that makes the layers of the attention to the source."""
+    return partial(StructuredWeighing, score=score) if selection == "structured" else weighing_of(score, normalize)
 
 
 def _class_of(kind: type[Any], variants: list[type[Any]]) -> Any:
@@ -131,14 +129,33 @@ def _class_of(kind: type[Any], variants: list[type[Any]]) -> Any:
     return type(kind.__name__, (*variants, kind), {}) if variants else kind
 
 
-def trains_packed(section: ModelSection, device: torch.device, dtype: torch.dtype) -> bool:
-    """Return True if training needs no padding, because all attention is by intervals.
+def _keys(section: ModelSection, *left_out: str) -> dict[str, Any]:
+    """Return the keys of a section as arguments of a model's constructor. left_out: further keys that are none."""
+    return section.model_dump(exclude={"type", *left_out})
 
-    Without padding, the cost of a batch does not depend on the length of its longest sentence. Recurrent models,
-    pointer networks, additive scores, ReLU attention, hard and structured attention, the copy mechanism and
-    hierarchical context always need padding.
-    """
-    pads = (section.type in ("rnn", "pointer") or section.attention_score == "additive" or section.normalize == "relu"
-            or section.selection != "soft" or section.copy or section.context == "hierarchical")
-    heads = section.num_heads
-    return not pads and runs_packed(torch.empty(0, heads, section.d_model // heads, dtype=dtype, device=device))
+
+def _transformer(section: Any, source_vocab_size: int, target_vocab_size: int) -> Transformer:
+    return build_transformer(source_vocab_size=source_vocab_size, target_vocab_size=target_vocab_size,
+                             pre_norm=section.norm == "pre", **_keys(section, "norm"))
+
+
+def _recurrent_model(section: Any, source_vocab_size: int, target_vocab_size: int) -> RecurrentModel:
+    return build_recurrent_model(source_vocab_size=source_vocab_size, target_vocab_size=target_vocab_size,
+                                 **_keys(section))
+
+
+def _pointer_network(section: Any, source_vocab_size: int, target_vocab_size: int) -> PointerNetwork:
+    return PointerNetwork(source_vocab_size=source_vocab_size, **_keys(section))
+
+
+def _language_model(section: Any, source_vocab_size: int, target_vocab_size: int) -> LanguageModel:
+    return LanguageModel(
+        vocab_size=target_vocab_size, layers=section.decoder_layers, pre_norm=section.norm == "pre",
+        tied_embeddings=section.tied_embeddings != "none", weighing=weighing_of(section.score, section.normalize),
+        **_keys(section, "decoder_layers", "norm", "tied_embeddings", "score", "normalize"))
+
+
+BUILDERS: dict[str, Callable[[Any, int, int], Model]] = {
+    "transformer": _transformer, "rnn": _recurrent_model, "pointer": _pointer_network,
+    "language_model": _language_model}
+"""Functions that build the models of this package, by `model.type`. Their arguments are those of `build_model`."""

@@ -1,8 +1,7 @@
 """Attention: the queries of a sentence attend only to the keys of the same sentence.
 
 att((K, V), q) = sum_n a_n v_n with weights a = softmax(q k_n / sqrt(head_size)) (Vaswani et al. 2017, arXiv:1706.03762,
-equation 1). Fused kernels compute it without returning the weights. Other weights: `attention_scores`,
-`hard_attention`.
+equation 1). Fused kernels compute it without returning the weights. Other weights: `attention_scores`, `variants`.
 """
 
 from __future__ import annotations
@@ -30,8 +29,6 @@ class ScaledDotProduct(nn.Module):
     is_scaled_dot_product: True if a fused kernel can compute the attention with the projections of this class.
     """
 
-    score, normalize = "scaled_dot", "softmax"
-
     def __init__(self, num_heads: int, head_size: int) -> None:
         super().__init__()
         self.num_heads, self.scale = num_heads, 1 / math.sqrt(head_size)
@@ -40,14 +37,17 @@ class ScaledDotProduct(nn.Module):
     def is_scaled_dot_product(self) -> bool:
         return True
 
+    def prepare(self, query: Tensor) -> Tensor:
+        """Transform queries, (…, heads, head_size), for `forward`; here, they stay."""
+        return query
+
     def make_projection(self, layer: nn.Module) -> Callable[[Tensor], Tensor]:
         """Return the function of the linear layer `layer`, (rows, d_model) -> (rows, outputs). Its first d_model
         outputs are the queries."""
         return cast(Callable[[Tensor], Tensor], layer.forward)
 
-    def prepared_parameters(self, layer: nn.Linear) -> tuple[Tensor, Tensor]:
-        """Return the weight and the bias of a linear layer that computes the same as `make_projection(layer)`."""
-        return layer.weight, layer.bias
+    def fold_into(self, layer: nn.Linear) -> None:
+        """Change a layer so that its plain output is what `make_projection(layer)` returns; here, it already is."""
 
     def forward(self, query: Tensor, keys: Tensor, bias: Tensor) -> Tensor:
         """Return the attention weights, (sentences, heads, queries, keys).
@@ -243,7 +243,7 @@ class SelfAttention(nn.Module):
     def __init__(self, d_model: int, num_heads: int, weighing: MakeWeighing = ScaledDotProduct,
                  window: int | None = None) -> None:
         super().__init__()
-        self.num_heads, self.window = num_heads, window
+        self.num_heads, self.head_size, self.window = num_heads, d_model // num_heads, window
         self.query_key_value = linear(d_model, 3 * d_model, fused=3, gain=LAYER_GAIN, kind=TokenLinear)
         self.weighing = weighing(num_heads, d_model // num_heads)
         self.output = linear(d_model, d_model, gain=LAYER_GAIN)
@@ -260,6 +260,10 @@ class SelfAttention(nn.Module):
     def _project(self, hidden: Tensor) -> tuple[Tensor]:
         projected = self.weighing.make_projection(self.query_key_value)(hidden)
         return (projected.view(hidden.shape[0], 3, self.num_heads, -1),)
+
+    def fold_query_preparation(self) -> None:
+        """Make the transformation of the queries by the score a part of their projection, for decoding."""
+        self.weighing.fold_into(self.query_key_value)
 
     def make_step_function(self) -> Callable[[Tensor, Tensor, Tensor, slice | Tensor, Tensor], Tensor]:
         """Return the function that computes one position of every row, (rows, d_model) -> (rows, d_model).
@@ -288,11 +292,9 @@ class SelfAttention(nn.Module):
 class CrossAttention(nn.Module):
     """Multi-head attention of target positions over the source sentence."""
 
-    hard = False                                                                # see `hard_attention`
-
     def __init__(self, d_model: int, num_heads: int, weighing: MakeWeighing = ScaledDotProduct) -> None:
         super().__init__()
-        self.num_heads = num_heads
+        self.num_heads, self.head_size = num_heads, d_model // num_heads
         self.query = linear(d_model, d_model, gain=LAYER_GAIN, kind=TokenLinear)
         self.key_value = linear(d_model, 2 * d_model, fused=2, gain=LAYER_GAIN, kind=TokenLinear)
         self.weighing = weighing(num_heads, d_model // num_heads)
@@ -320,6 +322,10 @@ class CrossAttention(nn.Module):
 
     def _project_memory(self, memory: Tensor) -> Tensor:
         return cast(Tensor, self.key_value(memory).view(memory.shape[0], 2, self.num_heads, -1))
+
+    def fold_query_preparation(self) -> None:
+        """See `SelfAttention.fold_query_preparation`."""
+        self.weighing.fold_into(self.query)
 
     def make_step_function(self) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
         """Return the function that computes one position of every row, (rows, d_model) -> (rows, d_model).

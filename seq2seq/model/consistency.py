@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from seq2seq.data.batching import IGNORE_INDEX, Batch
-from seq2seq.model.interface import Logits, Output
-from seq2seq.model.loss import LossSum, smoothed_cross_entropy
+from seq2seq.model.loss import Logits, LossSum, smoothed_cross_entropy
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 
 
@@ -53,7 +52,7 @@ class TokenCutoff:
         return torch.where(cut, vocab_size, tokens)
 
 
-def two_passes(model: nn.Module, batch: Batch, second: Batch, together: bool) -> list[Output]:
+def two_passes(model: nn.Module, batch: Batch, second: Batch, together: bool) -> list[Logits]:
     """Return the outputs of a pass over each of two batches that differ only in their input tokens.
 
     Args:
@@ -82,19 +81,18 @@ def _with_embedding_of_cut_tokens(model: nn.Module, batch: Batch) -> Any:
     return functional_call(model, embeddings, (batch,), tie_weights=False)
 
 
-def consistency_loss(outputs: Sequence[Output], target: Tensor, tokens: int, label_smoothing: float,
+def consistency_loss(passes: Sequence[Logits], target: Tensor, tokens: int, label_smoothing: float,
                      consistency: float, symmetric: bool) -> LossSum:
     """Return the training loss of two passes over the same batch.
 
     Args:
-        outputs: output of each pass, of type `Logits`, without hard attention.
+        passes: output of each pass, without terms of its own in the loss.
         consistency: a in the equations of the module docstring, the weight of the divergence of the passes.
         symmetric: True: the loss of R-Drop; False: the loss of SimCut.
         target, tokens, label_smoothing: as in `smoothed_cross_entropy`.
     Returns:
         The loss. `log_probabilities` is the mean over both passes in R-Drop, and that of the first pass in SimCut.
     """
-    passes = [output for output in outputs if isinstance(output, Logits)]
     logits = replace(passes[0], hidden=torch.stack([output.hidden for output in passes], 1).flatten(0, 1))
     if symmetric:
         loss = smoothed_cross_entropy(logits, target.repeat_interleave(2), tokens, label_smoothing, consistency / 2)

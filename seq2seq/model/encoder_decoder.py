@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.data.batching import Batch
-from seq2seq.model.interface import Logits
+from seq2seq.model.interface import Model
 from seq2seq.model.layers import embeddings
+from seq2seq.model.loss import Logits
 from seq2seq.model.packing import Sentences, check_length, source_and_target
 
 
-class EncoderDecoder(nn.Module):
+class EncoderDecoder(Model):
     """Model with an encoder and a decoder, which subclasses define.
 
     encode: (source_tokens,) -> the states that the decoder attends to, (source_tokens, d_model), and the sentences they
@@ -38,7 +39,7 @@ class EncoderDecoder(nn.Module):
         self.output_bias = nn.Parameter(torch.zeros(target_vocab_size)) if output_bias else None
 
     def forward(self, batch: Batch) -> Logits:
-        """Return the logits, (target_tokens, vocab_size). See `interface.Seq2Seq`."""
+        """Return the logits, (target_tokens, vocab_size). See `Model.forward`."""
         source, target = source_and_target(batch, self.max_positions)
         memory, source = self.encode(batch.source, source)
         return self.decode(batch.target_input, target, memory, source)

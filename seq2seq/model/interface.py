@@ -1,116 +1,22 @@
-"""Interface through which search and the trainer use every model.
+"""Interface of every model: `Model`, and `Stepwise`, the part that search uses.
 
-Every model implements `Seq2Seq`. Search only calls `start` and `step`; the trainer only calls `model(batch)`. A
-decoding state is immutable: `step` and `select` return a new state.
+Training, validation and scoring call `Model.loss`; search and engines call `start` and `step`. A decoding state is
+immutable: `step` and `select` return a new state.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, ClassVar, Protocol
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+from seq2seq.data.alignment_links import KINDS, Kind
 from seq2seq.data.batching import Batch
-
-
-@dataclass(frozen=True)
-class HardAttentionSample:
-    """Sample of source positions in hard attention, as `loss.score_function_loss` needs it.
-
-    log_probability: (target_tokens,), log p of the positions sampled for each target token, summed over the heads.
-    baseline: (target_tokens,), predicted difference between log p of the target token and the mean log p of the other
-        target tokens in the batch. The prediction does not depend on the sample.
-    """
-
-    log_probability: Tensor
-    baseline: Tensor
-
-
-@dataclass(frozen=True)
-class Logits:
-    """Logits over the vocabulary, stored as the operands of hidden @ weight.T + bias.
-
-    In training, the loss computes the logits of one chunk of rows at a time, because a tensor of (tokens, vocab_size)
-    would need much more memory.
-
-    hidden: (tokens, d_model). weight: (vocab_size, d_model). bias: (vocab_size,) or None.
-    attention_sample: sample of the hard attention from which `hidden` was computed; None if nothing was sampled.
-    """
-
-    hidden: Tensor
-    weight: Tensor
-    bias: Tensor | None
-    attention_sample: HardAttentionSample | None = None
-
-    def dense(self) -> Tensor:
-        """Compute the logits, (tokens, vocab_size)."""
-        logits = self.hidden @ self.weight.T
-        return logits if self.bias is None else logits + self.bias
-
-
-@dataclass(frozen=True)
-class PointerOutput:
-    """Output of a pointer network.
-
-    values: (tokens, END_ID + longest_source), log p of each target id (see `pointer_network.target_log_probabilities`).
-    """
-
-    values: Tensor
-    attention_sample: None = None
-
-    def dense(self) -> Tensor:
-        return self.values
-
-
-@dataclass(frozen=True)
-class CopyMixture:
-    """Mixture of the distribution over the vocabulary and the copy distribution over source pieces.
-
-    See et al. 2017 (arXiv:1704.04368, equation 9): p(y) = g p_vocabulary(y) + (1 - g) sum_{i: x_i = y} a_i
-
-    logits: logits of p_vocabulary. gate_logit: (tokens,), logit of g. weights: (tokens, longest_source), a; each row
-        sums to 1. pieces: (tokens, longest_source) int64, x: token ids of the source sentence of each target token.
-    """
-
-    logits: Logits
-    gate_logit: Tensor
-    weights: Tensor
-    pieces: Tensor
-
-    @property
-    def attention_sample(self) -> HardAttentionSample | None:
-        return self.logits.attention_sample
-
-    def copy_probability(self, target: Tensor) -> Tensor:
-        """Return sum_{i: x_i = y} a_i for the target token y of each row: (tokens,) -> (tokens,)"""
-        return (self.weights * (self.pieces == target[:, None])).sum(1)
-
-    def dense(self) -> Tensor:
-        """Return log p of all ids, (tokens, vocab_size), without gradient."""
-        return mixture_log_probabilities(self.logits.dense(), self.gate_logit, self.weights, self.pieces)
-
-
-@torch.no_grad()
-def mixture_log_probabilities(logits: Tensor, gate_logit: Tensor, weights: Tensor, pieces: Tensor) -> Tensor:
-    """Return log p of all ids under a `CopyMixture`, (rows, vocab_size).
-
-    logits: logits of p_vocabulary, (rows, vocab_size). Other arguments: as in `CopyMixture`.
-    """
-    log_probabilities = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(1)
-    log_generate, log_copy = (F.logsigmoid(gate.to(log_probabilities.dtype))[:, None]
-                              for gate in (gate_logit, -gate_logit))
-    log_probabilities += log_generate
-    # Copying changes only the probabilities of ids that occur in the source.
-    copied = torch.zeros_like(log_probabilities).scatter_add_(1, pieces, weights.to(log_probabilities.dtype))
-    mixed = torch.logaddexp(log_probabilities.gather(1, pieces), copied.gather(1, pieces).log() + log_copy)
-    return log_probabilities.scatter_(1, pieces, mixed)
-
-
-Output = Logits | PointerOutput | CopyMixture
-"""Prediction of a model for every target position of a batch."""
+from seq2seq.model.attention import CrossAttention, SelfAttention, runs_packed
+from seq2seq.model.attention_weights import AttentionMaps, recorded_maps
+from seq2seq.model.loss import LossSum
 
 
 class State(Protocol):
@@ -159,12 +65,92 @@ class Stepwise(Protocol):
         """
 
 
-class Seq2Seq(Stepwise, Protocol):
-    """Model that also scores all target positions in one call, for training."""
+class Model(nn.Module):
+    """Base class of all models, those of other packages included.
 
-    def __call__(self, batch: Batch) -> Output:
+    A subclass defines `forward`, `start` and `step`, and `loss` if its loss is not that of the output. A model of
+    another package also defines `section` and `build`.
+
+    section: class of the keys of the recipe's `model` section, a subclass of `recipe.ModelSection`. Its attributes say
+        what the model needs and returns: sides of the data, kind of output. Models of this package have theirs in
+        `recipe.model_section.MODEL_SECTIONS`.
+    pads: True if training pads the sentences of a batch, whatever the device.
+    has_plain_decoder: True if `start` and `step` compute what `Transformer.start` and `Transformer.step` do, so that an
+        engine may compute the layers of `decoder` itself.
+    max_positions: maximum length of a source or target sentence in tokens, `</s>` included.
+    """
+
+    section: ClassVar[Any]
+    pads: ClassVar[bool] = True
+    has_plain_decoder: ClassVar[bool] = False
+    max_positions: int
+
+    @classmethod
+    def build(cls, section: Any, source_vocab_size: int, target_vocab_size: int) -> Model:
+        """Return a model with random weights. section: `model` section of a recipe, of class `cls.section`."""
+        raise NotImplementedError
+
+    def forward(self, batch: Batch) -> Any:
         """Score every position of `batch.target_output` given the preceding target tokens (teacher forcing).
 
+        Returns:
+            `Logits`, which consistency training needs; or something else with their method `loss`.
         Raises:
             ValueError: a sentence is longer than `max_positions`.
         """
+        raise NotImplementedError
+
+    def loss(self, batch: Batch, label_smoothing: float = 0.0) -> LossSum:
+        """Return the loss of a batch: to be minimised in training; without gradient and smoothing, with the exact log p
+        of each target, for validation and scoring."""
+        loss: LossSum = self(batch).loss(batch.target_output, batch.target_count, label_smoothing)
+        return loss
+
+    def start(self, source: Tensor, source_offsets: Tensor, longest_source: int, keep_attention: bool = False) -> Any:
+        """See `Stepwise.start`."""
+        raise NotImplementedError
+
+    def step(self, last_tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """See `Stepwise.step`."""
+        raise NotImplementedError
+
+    def make_step_function(self) -> Callable[[Tensor, Any], tuple[Tensor, Any]]:
+        """Return a function that computes the same as `step`. It may be faster. It holds the weights of now."""
+        return self.step
+
+    @property
+    def cross_attentions(self) -> Sequence[CrossAttention]:
+        """The cross-attention of each decoder layer of a Transformer; empty for other models."""
+        return ()
+
+    @property
+    def attentions(self) -> list[SelfAttention | CrossAttention]:
+        """All layers of these classes. Tied layers occur once."""
+        return [module for module in self.modules() if isinstance(module, SelfAttention | CrossAttention)]
+
+    def trains_packed(self, dtype: torch.dtype, head_size: int | None = None) -> bool:
+        """Return True if training in this dtype needs no padding, because all attention is by intervals.
+
+        Without padding, the cost of a batch does not depend on the length of its longest sentence. head_size: size for
+        which to answer; None: that of the model.
+        """
+        if self.pads:
+            return False
+        weight = next(self.parameters())
+        return all(layer.weighing.is_scaled_dot_product and
+                   runs_packed(weight.new_empty(0, layer.num_heads, head_size or layer.head_size, dtype=dtype))
+                   for layer in self.attentions)
+
+    @torch.no_grad()
+    def attention_maps(self, batch: Batch, kinds: Collection[Kind] = KINDS, cross_layer: int | None = None
+                       ) -> AttentionMaps:
+        """Run the model once over `batch` with teacher forcing, and return its attention weights of the given kinds.
+
+        cross_layer: return the cross-attention of this decoder layer alone, counted from 1, and do not compute the
+            layers after it. Ignored for models with one attention layer.
+        """
+        return self.unmasked_maps(batch, kinds, cross_layer).without_padding(batch)
+
+    def unmasked_maps(self, batch: Batch, kinds: Collection[Kind], cross_layer: int | None) -> AttentionMaps:
+        """Return what `attention_maps` returns, but with any weights for queries in padding."""
+        return recorded_maps(self, batch, kinds, cross_layer)

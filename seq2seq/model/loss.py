@@ -1,19 +1,17 @@
-"""Losses as sums over tokens, with the number of tokens. To report a mean, the caller divides once."""
+"""Logits, and their losses as sums over tokens. To report a mean, the caller divides once."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from seq2seq.data.batching import IGNORE_INDEX
-from seq2seq.model import kernels
-from seq2seq.model.interface import HardAttentionSample, Logits, Output, PointerOutput
+from seq2seq.model.kernels import usable
 from seq2seq.tokenizers.tokenizer import END_ID
 
 # Maximum size of a chunk of logits on a CPU: rows (tokens) and bytes. For larger chunks, the process would have to map
@@ -51,59 +49,48 @@ class LossSum:
         """Sum of -log p of all targets, a scalar."""
         return -self.log_probabilities.sum()
 
+    @property
+    def of_tokens(self) -> Tensor:
+        """-log p of each target in nats, (tokens,) fp32; 0 for ignored targets."""
+        return 0.0 - self.log_probabilities.float()                             # never -0.0
 
-def training_loss(output: Output, target: Tensor, tokens: int, label_smoothing: float = 0.0) -> LossSum:
-    """Return the training loss: smoothed cross-entropy, plus the score-function loss of hard attention.
 
-    Arguments: as in `smoothed_cross_entropy`. label_smoothing: ignored if `output` is not of type `Logits`.
+@dataclass(frozen=True)
+class Logits:
+    """Logits over the vocabulary, stored as the operands of hidden @ weight.T + bias.
+
+    In training, the loss computes the logits of one chunk of rows at a time, because a tensor of (tokens, vocab_size)
+    would need much more memory.
+
+    hidden: (tokens, d_model). weight: (vocab_size, d_model). bias: (vocab_size,) or None.
     """
-    if isinstance(output, Logits):
-        loss = smoothed_cross_entropy(output, target, tokens, label_smoothing)
-    else:
-        target_log_probabilities = log_probabilities(output, target)
-        loss = LossSum(-target_log_probabilities.sum(), target_log_probabilities.detach(), tokens)
-    if output.attention_sample is None:
+
+    hidden: Tensor
+    weight: Tensor
+    bias: Tensor | None
+
+    def dense(self) -> Tensor:
+        """Compute the logits, (tokens, vocab_size)."""
+        logits = self.hidden @ self.weight.T
+        return logits if self.bias is None else logits + self.bias
+
+    def loss(self, target: Tensor, tokens: int, label_smoothing: float = 0.0) -> LossSum:
+        """Return the cross-entropy against smoothed targets. Arguments: as in `smoothed_cross_entropy`.
+
+        If no gradient is computed, log p is exact also where it is below the logarithm of the smallest normal number.
+        """
+        if torch.is_grad_enabled() or label_smoothing:
+            loss = smoothed_cross_entropy(self, target, tokens, label_smoothing)
+        else:
+            counted = target != IGNORE_INDEX
+            found, _ = log_probabilities(self, target.where(counted, END_ID))
+            found = found.where(counted, 0.0)
+            loss = LossSum(-found.sum(), found, tokens)
+        return self.with_own_terms(loss, target)
+
+    def with_own_terms(self, loss: LossSum, target: Tensor) -> LossSum:
+        """Return a loss of these targets plus what the computation of `hidden` adds to it: here, nothing."""
         return loss
-    score_function = score_function_loss(output.attention_sample, loss.log_probabilities, target)
-    return replace(loss, total=loss.total + score_function)
-
-
-def score_function_loss(sample: HardAttentionSample, log_probabilities: Tensor, target: Tensor) -> Tensor:
-    """Return the score-function (REINFORCE) loss of hard attention.
-
-    With respect to the attention weights q, the gradient of this loss is an unbiased estimate of the gradient of
-    -E[log p] (Williams 1992): d E[log p] = E[(log p - baseline) d log q(sample)]. The loss also contains half the
-    squared error of the baseline. In a recurrent decoder, the loss ignores that a sample affects log p of later tokens.
-
-    Args:
-        log_probabilities: (tokens,), log p of the targets given the sampled positions.
-        target: (tokens,) int64; targets of IGNORE_INDEX are ignored.
-    """
-    counted = target != IGNORE_INDEX
-    # The learned baseline predicts only the difference from the mean log p of the other tokens, because Adam would need
-    # a thousand steps to learn this mean.
-    mean_of_others = (log_probabilities.sum() - log_probabilities) / (counted.sum() - 1).clamp(min=1)
-    advantage = log_probabilities - mean_of_others - sample.baseline.float()
-    terms = advantage.square() / 2 - advantage.detach() * sample.log_probability.float()
-    return (terms * counted).sum()
-
-
-def log_probabilities(output: Output, target: Tensor) -> Tensor:
-    """Return log p of each target, (tokens,), differentiable; 0 for targets of IGNORE_INDEX."""
-    counted = target != IGNORE_INDEX
-    # Ignored targets are replaced by `</s>`, whose log p is finite in every row. With -inf, gradients would be NaN.
-    targets = target.where(counted, END_ID)
-    if isinstance(output, PointerOutput):
-        return output.values.gather(1, targets[:, None]).squeeze(1).where(counted, 0.0)
-    logits = output if isinstance(output, Logits) else output.logits
-    generated: Tensor = _ChunkedLogProbability.apply(logits.hidden, logits.weight, logits.bias, targets)
-    if isinstance(output, Logits):
-        return generated.where(counted, 0.0)
-    copied = output.copy_probability(targets).to(generated.dtype)
-    # Clamped, because tokens that do not occur in the source have a copy probability of 0, and log 0 = -inf.
-    copied = copied.clamp(min=torch.finfo(copied.dtype).tiny).log()
-    gate_logit = output.gate_logit.to(generated.dtype)
-    return torch.logaddexp(F.logsigmoid(gate_logit) + generated, F.logsigmoid(-gate_logit) + copied).where(counted, 0.0)
 
 
 def smoothed_cross_entropy(logits: Logits, target: Tensor, tokens: int, label_smoothing: float = 0.0,
@@ -125,53 +112,22 @@ def smoothed_cross_entropy(logits: Logits, target: Tensor, tokens: int, label_sm
     return LossSum(total, log_probabilities, tokens)
 
 
-@torch.no_grad()
-def negative_log_likelihood(output: Output, target: Tensor) -> Tensor:
-    """Return -log p of each target in nats, (tokens,) fp32, without gradient; 0 for targets of IGNORE_INDEX."""
-    return 0.0 - log_probabilities(output, target).float()                      # never -0.0
+def log_probabilities(logits: Logits, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Return log p of each target and the log-sum-exp of its logits, (tokens,) each, without gradient.
 
-
-class _ChunkedLogProbability(torch.autograd.Function):
-    """log p of each target, (tokens,), from logits computed in chunks.
-
-    The backward pass recomputes the logits, because their gradient depends on d loss / d log p, which the forward pass
-    does not know.
+    The logits are computed in chunks. target: (tokens,) int64, without IGNORE_INDEX.
     """
-
-    @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor) -> Tensor:
-        precise = torch.promote_types(weight.dtype, torch.float32)
-        log_probabilities = torch.empty(len(target), dtype=precise, device=target.device)
-        log_normaliser = torch.empty_like(log_probabilities)
-        for rows in _chunks(len(target), weight):
-            logits = Logits(hidden[rows], weight, bias).dense().to(precise)
-            log_normaliser[rows] = logits.logsumexp(1)
-            log_probabilities[rows] = logits.gather(1, target[rows, None]).squeeze(1) - log_normaliser[rows]
-        ctx.save_for_backward(hidden, weight, bias, target, log_normaliser)
-        return log_probabilities
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
-        hidden, weight, bias, target, log_normaliser = ctx.saved_tensors
-        hidden_gradient = torch.empty_like(hidden)
-        weight_gradient = torch.zeros(weight.shape, dtype=log_normaliser.dtype, device=weight.device)
-        bias_gradient = None if bias is None else torch.zeros_like(bias, dtype=log_normaliser.dtype)
-        for rows in _chunks(len(target), weight):
-            # d log p / d logits = one-hot - softmax
-            logits = Logits(hidden[rows], weight, bias).dense().to(log_normaliser.dtype)
-            logits_gradient = logits.sub_(log_normaliser[rows, None]).exp_().mul_(-gradient[rows, None])
-            logits_gradient.scatter_add_(1, target[rows, None], gradient[rows, None])
-            rounded = logits_gradient.to(hidden.dtype)
-            torch.mm(rounded, weight, out=hidden_gradient[rows])
-            weight_gradient += rounded.T @ hidden[rows]
-            if bias_gradient is not None:
-                bias_gradient += logits_gradient.sum(0)
-        if bias_gradient is not None:
-            bias_gradient = bias_gradient.to(bias.dtype)
-        return hidden_gradient, weight_gradient.to(weight.dtype), bias_gradient, None
+    precise = torch.promote_types(logits.weight.dtype, torch.float32)
+    found = torch.empty(len(target), dtype=precise, device=target.device)
+    log_normaliser = torch.empty_like(found)
+    for rows in chunks(len(target), logits.weight):
+        dense = Logits(logits.hidden[rows], logits.weight, logits.bias).dense().to(precise)
+        log_normaliser[rows] = dense.logsumexp(1)
+        found[rows] = dense.gather(1, target[rows, None]).squeeze(1) - log_normaliser[rows]
+    return found, log_normaliser
 
 
-def _chunks(tokens: int, weight: Tensor, multiple_of: int = 1) -> list[slice]:
+def chunks(tokens: int, weight: Tensor, multiple_of: int = 1) -> list[slice]:
     """Divide `tokens` rows into as few chunks as possible, at least one. The chunks have about the same size; all but
     the last are multiples of `multiple_of`."""
     row_bytes = weight.shape[0] * weight.element_size()
@@ -216,7 +172,7 @@ def overwrite_with_gradient(logits: Tensor, targets: Tensor, counted: Tensor, sm
 
 def gradient_function(device: torch.device, dtype: torch.dtype) -> Callable[..., None]:
     """Return the Triton kernel where it is usable, except in fp64; elsewhere, return `overwrite_with_gradient`."""
-    if dtype == torch.float64 or not kernels.usable(device):
+    if dtype == torch.float64 or not usable(device):
         return overwrite_with_gradient
     from seq2seq.model.kernels import loss
 
@@ -246,12 +202,12 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         target_logits = torch.empty(len(target), 1, dtype=precise, device=weight.device)
         target_log_p = torch.empty_like(target_logits)
         overwrite = gradient_function(hidden.device, hidden.dtype)
-        chunks = _chunks(len(target), weight, multiple_of=2 if divergence else 1)
+        all_rows = chunks(len(target), weight, multiple_of=2 if divergence else 1)
         # Allocated once for all chunks. On a GPU, each row begins at a multiple of 32 bytes.
         padding = -vocab_size % GPU_ROW_MULTIPLE if hidden.is_cuda else 0
-        buffer = hidden.new_empty(chunks[0].stop, vocab_size + padding)[:, :vocab_size]
+        buffer = hidden.new_empty(all_rows[0].stop, vocab_size + padding)[:, :vocab_size]
         diverged = torch.zeros((), dtype=precise, device=weight.device)
-        for rows in chunks:
+        for rows in all_rows:
             # The logits of the chunk. Below, the gradient of the loss overwrites them.
             logits = torch.mm(hidden[rows], weight.T, out=buffer[: rows.stop - rows.start])
             if bias.numel():

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from seq2seq.model.attention import CrossAttention, MakeWeighing, ScaledDotProduct, SelfAttention, mask_to_bias
 from seq2seq.model.encoder_decoder import EncoderDecoder
-from seq2seq.model.interface import Logits
 from seq2seq.model.kernels import usable_in_16_bits
 from seq2seq.model.kv_cache import LayerCache, TransformerState
 from seq2seq.model.layers import LAYER_GAIN, Dropout, Lookup, Projected, linear, sinusoids
+from seq2seq.model.loss import Logits
 from seq2seq.model.packing import Sentences
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
@@ -245,8 +245,8 @@ class Transformer(EncoderDecoder):
         window: maximum distance between query and key in self-attention; None: no limit.
     """
 
-    variant: str | None = None
-    """Why `start` and `step` differ from those below, as a predicate for the subject "it"; None: they do not."""
+    pads = False
+    has_plain_decoder = True
 
     def __init__(
         self, *, source_vocab_size: int, target_vocab_size: int, d_model: int, encoder_layers: int,
@@ -296,6 +296,14 @@ class Transformer(EncoderDecoder):
         caches = tuple(LayerCache(keys[:, :, :0], values[:, :, :0], keys, values) for keys, values in projected)
         bias = mask_to_bias(sentences.token_mask[:, None], memory.dtype, -math.inf)
         return TransformerState(caches, bias[:, :, :0], bias[:, None].repeat(1, self.num_heads, 1, 1), keep_attention)
+
+    @property
+    def cross_attentions(self) -> Sequence[CrossAttention]:
+        return [cast(DecoderLayer, layer).cross_attention for layer in self.decoder]
+
+    def make_step_function(self) -> Callable[[Tensor, Any], tuple[Tensor, Any]]:
+        steps = [cast(DecoderLayer, layer).make_step_function() for layer in self.decoder]
+        return partial(self.step, steps=steps)
 
     @torch.no_grad()
     def step(self, last_tokens: Tensor, state: TransformerState,

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from seq2seq.recipe.decoding_section import DecodingOptions, DecodingSection
     from seq2seq.recipe.loading import load_recipe, parse_recipe, read_decoding_overrides
     from seq2seq.recipe.messages import decoding_with
-    from seq2seq.recipe.model_section import ModelSection
+    from seq2seq.recipe.model_section import ModelSection, TransformerSection, validate_model
     from seq2seq.recipe.recipe_differences import KEYS_WITHOUT_EFFECT, Difference, differences
     from seq2seq.recipe.reference_page import recipe_reference, recipe_schema
     from seq2seq.recipe.schema import Recipe
@@ -24,16 +24,17 @@ _MODULES = {
     "Average": "training_section", "Cleaning": "data_section", "Corpus": "data_section",
     "DecodingOptions": "decoding_section", "DecodingSection": "decoding_section", "Difference": "recipe_differences",
     "KEYS_WITHOUT_EFFECT": "recipe_differences", "Languages": "data_section", "Task": "task",
-    "ModelSection": "model_section", "Recipe": "schema",
+    "ModelSection": "model_section", "Recipe": "schema", "TransformerSection": "model_section",
+    "validate_model": "model_section",
     "TokenizerSection": "tokenizer_section", "TrainingSection": "training_section",
     "decoding_with": "messages", "differences": "recipe_differences", "load_recipe": "loading",
     "parse_recipe": "loading", "read_decoding_overrides": "loading", "recipe_reference": "reference_page",
     "recipe_schema": "reference_page",
 }
 __all__ = ["KEYS_WITHOUT_EFFECT", "Average", "Cleaning", "Corpus", "DecodingOptions", "DecodingSection", "Difference",
-           "Languages", "ModelSection", "Recipe", "Task", "TokenizerSection", "TrainingSection",
+           "Languages", "ModelSection", "Recipe", "Task", "TokenizerSection", "TrainingSection", "TransformerSection",
            "decoding_with", "differences", "load_recipe", "parse_recipe", "read_decoding_overrides",
-           "recipe_reference", "recipe_schema"]
+           "recipe_reference", "recipe_schema", "validate_model"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,10 +1,12 @@
 """Base class and shared types of the sections of a recipe."""
 
 import ast
+import difflib
 import inspect
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -67,6 +69,28 @@ def refuse_if(condition: object, key: str | tuple[str | int, ...], message: str)
         raise RecipeValueError(key, message)
 
 
+def one_of(expected: Sequence[str], found: object) -> str:
+    """Return the message that a value must be one of some names."""
+    quoted = [f"'{name}'" for name in expected]
+    close = difflib.get_close_matches(found.lower(), expected, n=1) if isinstance(found, str) else []
+    meant = f". Did you mean '{close[0]}'?" if close else ""
+    return f"expected {', '.join(quoted[:-1])} or {quoted[-1]}; found {format_value(found)}{meant}"
+
+
+def format_value(value: Any) -> str:
+    """Format a value as in a recipe, cut to 60 characters."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return "a section"
+    if isinstance(value, list | tuple):
+        return "a list"
+    text = f"'{value}'" if isinstance(value, str) else str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
 class Section(BaseModel):
     """Base class of the sections. Unknown keys and wrong types are errors, but a float key also accepts an integer."""
 
@@ -87,11 +111,21 @@ class Section(BaseModel):
 
 
 def describe_keys(section: type[Section]) -> dict[str, str]:
-    """Return the text about each key of a section, which stands below the key in its class.
+    """Return the text about each key of a section, which stands below the key in its class or in a base class.
 
     The texts are read when a page or a message needs them. pydantic's `use_attribute_docstrings` would read them at
     every start, which takes a tenth of a second.
     """
+    texts: dict[str, str] = {}
+    for owner in reversed(section.__mro__):
+        if issubclass(owner, Section):
+            texts |= _texts_of(owner)
+    return texts
+
+
+@cache
+def _texts_of(section: type[Section]) -> dict[str, str]:
+    """Return the text about each key that stands in the class itself."""
     definition, = ast.parse(textwrap.dedent(inspect.getsource(section))).body
     assert isinstance(definition, ast.ClassDef)
     return {key.target.id: inspect.cleandoc(text.value.value) for key, text in pairwise(definition.body)

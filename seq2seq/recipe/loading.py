@@ -11,8 +11,10 @@ from pydantic import ValidationError
 
 from seq2seq.errors import RecipeError
 from seq2seq.files import real_path
+from seq2seq.recipe.base_section import format_value
 from seq2seq.recipe.decoding_section import DecodingSection
-from seq2seq.recipe.messages import explain, format_value, similar_key
+from seq2seq.recipe.messages import explain, similar_key
+from seq2seq.recipe.model_section import section_of_type
 from seq2seq.recipe.model_sizes import PREFIX, model_sizes
 from seq2seq.recipe.schema import Recipe
 from seq2seq.recipe.yaml_document import Diagnostic, Document, Key, SourceLocation, read_yaml
@@ -198,9 +200,21 @@ def _merge_base(document: Document, settings: list[tuple[Key, Document]], direct
     if not sections.diagnostics:
         sections.diagnostics += _base_errors(sections)
     document.diagnostics += sections.diagnostics
+    if isinstance(sections.value, dict) and isinstance(sections.value.get("model"), dict):
+        types = [setting.value for key, setting in settings if key == ("model", "type")]
+        type = types[-1] if types else model.get("type") if isinstance(model, dict) else None
+        sections.value["model"] = _for_type(sections.value["model"], type)
     for section in BASE_SECTIONS:
         if isinstance(sections.value, dict) and isinstance(sections.value.get(section), dict):
             document.fill_from(sections, section, name)
+
+
+def _for_type(size: dict[str, Any], type: Any) -> dict[str, Any]:
+    """Return the keys of a size without those that another type of model does not have. type: type of the recipe's
+    model; None: that of the size."""
+    if type in (None, size.get("type", "transformer")) or (section := section_of_type({"type": type})) is None:
+        return size
+    return {key: value for key, value in size.items() if key in section.model_fields}
 
 
 def _read_sections(path: Path) -> Document:

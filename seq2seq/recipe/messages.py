@@ -12,9 +12,17 @@ from pydantic_core import ErrorDetails
 
 from seq2seq.errors import OptionError
 from seq2seq.languages import suggestion_for
-from seq2seq.recipe.base_section import CombinationError, RecipeValueError, Section, SectionsError, describe_keys
+from seq2seq.recipe.base_section import (
+    CombinationError,
+    RecipeValueError,
+    Section,
+    SectionsError,
+    describe_keys,
+    format_value,
+)
 from seq2seq.recipe.combinations import SAMPLING_KEYS
 from seq2seq.recipe.decoding_section import DecodingSection
+from seq2seq.recipe.model_section import MODEL_SECTIONS, ModelSection, section_of_type
 from seq2seq.recipe.schema import Recipe
 from seq2seq.recipe.yaml_document import Diagnostic, Document, Key
 
@@ -62,7 +70,9 @@ def explain(error: ValidationError, document: Document) -> Iterator[Diagnostic]:
             detail["type"] = "too_few"
         if key[:3] == ("data", "valid", 0) and isinstance(_value_at(document.value, ("data", "valid")), dict):
             key = (*key[:2], *key[3:])                                          # one corpus instead of a list
-        yield document.diagnostic(key, _text(detail, key, document.value), detail["type"] == "value_error")
+        of_other_types = _types_with(key) if detail["type"] == "extra_forbidden" else []
+        yield document.diagnostic(key, _text(detail, key, document.value),
+                                  detail["type"] == "value_error" or bool(of_other_types))
 
 
 def decoding_with(decoding: DecodingSection, options: Mapping[str, object],
@@ -103,9 +113,12 @@ def _text(detail: ErrorDetails, key: Key, recipe: Any) -> str:
     """Return the message for one of pydantic's errors, without its location. recipe: the unvalidated values."""
     kind, value, context = detail["type"], detail["input"], detail.get("ctx") or {}
     if kind == "extra_forbidden":
-        return f"unknown key.{similar_key(key)}"
+        if types := _types_with(key):
+            return (f"a model of type {recipe['model'].get('type', 'transformer')} does not have this key, but one of "
+                    f"type {' or '.join(types)}. Remove the key, or change model.type.")
+        return f"unknown key.{similar_key(key, recipe)}"
     if kind == "missing":
-        return f"missing. {_documentation(key)}".strip()
+        return f"missing. {_documentation(key, recipe)}".strip()
     if kind == "value_error":
         return str(context["error"])
     if kind == "too_short":
@@ -121,7 +134,7 @@ def _text(detail: ErrorDetails, key: Key, recipe: Any) -> str:
     bounds = {name: _bound(bound) for name, bound in context.items()}
     expected = _EXPECTED[kind].format(**bounds) if kind in _EXPECTED else detail["msg"]
     if kind in ("int_type", "float_type", "finite_number"):
-        expected += _bounds(key)
+        expected += _bounds(key, recipe)
     hint = _hint(kind, value, context)
     return f"expected {expected}; found {format_value(value)}{'.' if hint else ''}{hint}"
 
@@ -131,9 +144,9 @@ def _bound(value: Any) -> Any:
     return f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else value
 
 
-def _bounds(key: Key) -> str:
+def _bounds(key: Key, recipe: Any) -> str:
     """Return the bounds of the number at this key in words, such as " above 0"; "" if there are none."""
-    section = section_at(key[:-1])
+    section = section_at(key[:-1], recipe)
     entry = section.model_fields.get(str(key[-1])) if section else None
     if entry is None:
         return ""
@@ -146,20 +159,6 @@ def _bounds(key: Key) -> str:
              for bound in bounds
              if (value := getattr(bound, name, None)) is not None and abs(value) <= _MAX_SHOWN_BOUND]
     return f" {' and '.join(words)}" if words else ""
-
-
-def format_value(value: Any) -> str:
-    """Format a value as in a recipe, cut to 60 characters."""
-    if value is None:
-        return "nothing"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, dict):
-        return "a section"
-    if isinstance(value, list | tuple):
-        return "a list"
-    text = f"'{value}'" if isinstance(value, str) else str(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _hint(kind: str, value: Any, context: dict[str, Any]) -> str:
@@ -180,13 +179,13 @@ def _hint(kind: str, value: Any, context: dict[str, Any]) -> str:
     return ""
 
 
-def similar_key(key: Key) -> str:
+def similar_key(key: Key, recipe: Any = None) -> str:
     """Return a hint that names the key that was probably meant; "" if there is none.
 
     This key is one with a similar name in the same section, else one with the same name in another section, the least
-    nested one: `name` rather than `data.train.name`.
+    nested one: `name` rather than `data.train.name`. recipe: the unvalidated values.
     """
-    section = section_at(key[:-1])
+    section = section_at(key[:-1], recipe)
     name = str(key[-1])
     close = difflib.get_close_matches(name, section.model_fields if section else [], n=1)
     if close:
@@ -195,8 +194,15 @@ def similar_key(key: Key) -> str:
     return f" Did you mean '{min(same, key=lambda other: other.count('.'))}'?" if same else ""
 
 
-def _documentation(key: Key) -> str:
-    section = section_at(key[:-1])
+def _types_with(key: Key) -> list[str]:
+    """Return the types of model that have a key of the section `model`; [] for keys of other sections."""
+    if key[:-1] != ("model",):
+        return []
+    return [type for type, section in MODEL_SECTIONS.items() if key[-1] in section.model_fields]
+
+
+def _documentation(key: Key, recipe: Any) -> str:
+    section = section_at(key[:-1], recipe)
     return describe_keys(section).get(str(key[-1]), "").replace("\n", " ") if section else ""
 
 
@@ -216,7 +222,8 @@ def _value_at(value: Any, key: Key) -> Any:
 
 
 def section_of(annotation: Any) -> type[Section] | None:
-    """Return the section class in the type of a field, even inside a list, dict or union; None if there is none."""
+    """Return the section class in the type of a field, even inside a list, dict or union; None if there is none. Of
+    several classes, return the first."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return annotation
     if get_origin(annotation) in (Annotated, Union, types.UnionType, tuple, dict):
@@ -226,9 +233,14 @@ def section_of(annotation: Any) -> type[Section] | None:
     return None
 
 
-def section_at(key: Key) -> type[Section] | None:
-    """Return the section class at a key of a recipe. List indices and names of test sets in the key are ignored."""
+def section_at(key: Key, recipe: Any = None) -> type[Section] | None:
+    """Return the section class at a key of a recipe. List indices and names of test sets in the key are ignored.
+
+    recipe: the unvalidated values, whose `model.type` decides the class of the section `model`.
+    """
     section: type[Section] | None = Recipe
+    if key == ("model",) and isinstance(recipe, dict) and isinstance(recipe.get("model"), dict):
+        return section_of_type(recipe["model"]) or ModelSection
     for step in key:
         if section is None:
             return None
@@ -243,7 +255,11 @@ def walk_fields(section: type[Section] = Recipe, prefix: str = "") -> Iterator[t
 
     Keys of list items have no index: `data.train.source`.
     """
-    for name, entry in section.model_fields.items():
+    fields = dict(section.model_fields)
+    if section is ModelSection:
+        for each in MODEL_SECTIONS.values():
+            fields |= each.model_fields
+    for name, entry in fields.items():
         yield f"{prefix}{name}", entry
         inner = section_of(entry.annotation)
         if inner is not None:

@@ -12,7 +12,10 @@ from pydantic import (
     Field,
     PrivateAttr,
     SerializationInfo,
+    SerializeAsAny,
     ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     field_serializer,
     field_validator,
     model_validator,
@@ -31,8 +34,16 @@ from seq2seq.recipe.combinations import COMBINATIONS, refuse_combinations
 from seq2seq.recipe.data_section import Corpus, Data, Languages, OneLine
 from seq2seq.recipe.decoding_section import DecodingSection
 from seq2seq.recipe.directions import check_directions, direction_into, directions_of, targets_of, with_languages
-from seq2seq.recipe.model_section import ModelSection
-from seq2seq.recipe.task import RANGES, TASKS, TRANSLATION, Metric, Task
+from seq2seq.recipe.model_section import (
+    LanguageModelSection,
+    ModelSection,
+    PointerSection,
+    RecurrentSection,
+    TransformerSection,
+    section_of_type,
+    validate_model,
+)
+from seq2seq.recipe.task import RANGES, TRANSLATION, Metric, Task
 from seq2seq.recipe.tokenizer_section import TokenizerSection
 from seq2seq.recipe.training_section import TrainingSection
 
@@ -44,15 +55,24 @@ def _dependent_defaults(model: Any, metrics: Any) -> dict[str, dict[str, Any]]:
     model, metrics: unvalidated values.
     """
     model = model if isinstance(model, dict) else {}
-    type = model.get("type", "transformer")
-    task = TASKS.get(type, TRANSLATION) if isinstance(type, str) else TRANSLATION
-    defaults = {section: dict(keys) for section, keys in task.defaults.items()}
-    if task.has_source and isinstance(metrics, list) and "bleu" not in metrics:
+    section = section_of_type(model) or TransformerSection
+    defaults = section.dependent_defaults(model)
+    if section.task.has_source and isinstance(metrics, list) and "bleu" not in metrics:
         best = next((metric for metric in metrics if metric in ("chrf", "exact")), "loss")
         defaults.setdefault("training", {})["best_metric"] = best
-    if model.get("copy") is True:
-        defaults.setdefault("training", {})["label_smoothing"] = 0.0
     return defaults
+
+
+def _by_type(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    """Validate a `model` section by the class of its type."""
+    if isinstance(value, dict):
+        return validate_model(value)
+    return value if isinstance(value, ModelSection) else TransformerSection.model_validate(value)
+
+
+# Never a union for pydantic: the class follows from the type, so that errors only name keys which this type has.
+Model = Annotated[TransformerSection | RecurrentSection | PointerSection | LanguageModelSection,
+                  WrapValidator(_by_type)]
 
 
 def _check_metrics(recipe: Any, errors: list[SectionsError]) -> None:
@@ -101,7 +121,7 @@ class Recipe(Section):
     """Parallel text for training, validation and test."""
     tokenizer: TokenizerSection = TokenizerSection()
     """The vocabulary: sentencepiece subwords or whole words, trained on the training corpora."""
-    model: ModelSection = ModelSection()
+    model: SerializeAsAny[Model] = TransformerSection()
     """Architecture and sizes of the network."""
     metrics: Annotated[tuple[Metric, ...], Field(strict=False, min_length=1)] | None = None
     """Metrics of translations: BLEU, chrF, TER, or `exact`, the percentage of lines that equal their reference.
@@ -166,7 +186,8 @@ class Recipe(Section):
     @classmethod
     def _refuse_combinations(cls, decoding: DecodingSection, info: ValidationInfo) -> DecodingSection:
         """Check the combinations with the last of the sections, so that errors in other keys are reported, too."""
-        refuse_combinations(COMBINATIONS, {**info.data, "decoding": decoding})
+        of_model = info.data["model"].combinations if "model" in info.data else ()
+        refuse_combinations((*COMBINATIONS, *of_model), {**info.data, "decoding": decoding})
         return decoding
 
     @field_validator("expected")

@@ -14,7 +14,8 @@ RANGES: Mapping[str, tuple[float, float]] = {
 
 @dataclass(frozen=True)
 class Task:
-    """Task of a type of model. Data preparation, translation and evaluation depend on the task, not on `model.type`.
+    """Task of a type of model (`ModelSection.task`). Data preparation, translation and evaluation depend on it, not on
+    the type.
 
     has_source: True if the data are pairs of source and target, False if they are monolingual text.
     target_is_text: True if targets are text, False if they are positions of source words. If they are positions,
@@ -37,6 +38,3 @@ TRANSLATION = Task(True, True, ("bleu", "chrf", "ter", "exact"), ("bleu", "chrf"
 POINTING = Task(True, False, TRANSLATION.metrics, TRANSLATION.default_metrics,
                 {"tokenizer": {"type": "words"}, "training": {"label_smoothing": 0.0}})
 LANGUAGE_MODELLING = Task(False, True, PERPLEXITIES, PERPLEXITIES, {"training": {"best_metric": "perplexity"}})
-
-TASKS = {"transformer": TRANSLATION, "rnn": TRANSLATION, "pointer": POINTING, "language_model": LANGUAGE_MODELLING}
-"""Task of each `model.type`."""

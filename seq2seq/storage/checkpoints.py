@@ -22,6 +22,7 @@ import numpy as np
 
 from seq2seq import console
 from seq2seq.errors import CheckpointError, RecipeError
+from seq2seq.plug_ins import is_installed
 from seq2seq.recipe import Recipe, load_recipe, parse_recipe
 from seq2seq.storage.atomic import (
     cannot_save,
@@ -54,6 +55,9 @@ logger = logging.getLogger(__name__)
 
 CHECKPOINTS = "checkpoints"
 BUNDLES = "bundles"
+PACKAGES = "packages"
+"""Field of metadata.json with the version of each other package that the model needs, by name."""
+_PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]*")
 BEST = "best"
 """File of a run with the name of its best bundle."""
 SCORES = "scores.jsonl"
@@ -251,7 +255,8 @@ def save_bundle(
         (new / RECIPE).write_bytes(text.encode())
         for name, contents in tokenizer_files.items():
             (new / name).write_bytes(contents)
-        (new / METADATA).write_bytes(as_json({**header("bundle", new), **metadata}))
+        packages = {} if isinstance(recipe, str) else {PACKAGES: recipe.model.packages} if recipe.model.packages else {}
+        (new / METADATA).write_bytes(as_json({**header("bundle", new), **metadata, **packages}))
         if card is not None:
             (new / README).write_text(card(text, metadata, read_shapes(new / MODEL)), encoding="utf-8")
     return directory
@@ -322,6 +327,7 @@ def load_bundle(directory: Path, require: Callable[[Bundle, Shapes], None] = lam
             the shapes of the weights. It raises a CheckpointError to refuse the bundle.
     """
     metadata = read_metadata(directory, "bundle", required=(MODEL, RECIPE))
+    require_packages(directory, metadata)
     verify(directory, metadata["sha256"])
     names = [name for name in TOKENIZER_FILES if name in metadata["sha256"]]
     try:
@@ -342,6 +348,18 @@ def bundle_metadata(directory: Path) -> dict[str, Any]:
 
 def _fields(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in metadata.items() if key not in HEADER_KEYS}
+
+
+def require_packages(directory: Path, metadata: Mapping[str, Any]) -> None:
+    """Raise CheckpointError if a package that the model of a bundle needs is not installed. Nothing is imported."""
+    packages = metadata.get(PACKAGES, {})
+    if not isinstance(packages, dict) or not all(
+            _PACKAGE.fullmatch(str(part)) for each in packages.items() for part in each):
+        raise DamagedError(f"{directory / METADATA} is damaged: {PACKAGES} is {packages}.")
+    missing = [f"{name}=={packages[name]}" for name in packages if not is_installed(name)]
+    if missing:
+        raise CheckpointError(f"{directory} has a model of other packages, which are not installed. If you trust their "
+                              f"authors: pip install {' '.join(missing)}")
 
 
 def stored_characters(metadata: Mapping[str, Any], side: str) -> str:
@@ -373,6 +391,7 @@ def stored_recipe(directory: Path) -> Recipe:
     except UnicodeDecodeError as error:
         raise DamagedError(f"{path} is damaged: {error}.") from error
     if kind_of(directory) == "bundle":
+        require_packages(directory, bundle_metadata(directory))
         return bundle_recipe(text, path)
     return parse_recipe(text, path, alone=True)
 

@@ -27,6 +27,7 @@ from seq2seq.data.parallel_text import blocks
 from seq2seq.data.preparation import SIDES, Prepared
 from seq2seq.data.word_alignment import WordAligner
 from seq2seq.files import parse_json
+from seq2seq.model import Model
 from seq2seq.model.attention import CrossAttention
 from seq2seq.model.packing import Sentences, unpack
 from seq2seq.storage.atomic import replace_file, replacing
@@ -164,10 +165,9 @@ class GuidedAlignment:
         return GuidedAlignment(main_rank_first(load), weight)
 
     @contextmanager
-    def recording(self, model: nn.Module) -> Iterator[None]:
+    def recording(self, model: Model) -> Iterator[None]:
         """Record the inputs of the alignment head's layer in each forward pass during the block."""
-        attentions = [module for module in model.modules() if isinstance(module, CrossAttention)]
-        module = attentions[guided_layer(len(attentions))]
+        module = model.cross_attentions[guided_layer(len(model.cross_attentions))]
         self._inputs = []
         handle = module.register_forward_pre_hook(lambda module, inputs: self._inputs.append((module, inputs)))
         try:

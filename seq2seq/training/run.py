@@ -23,11 +23,11 @@ from seq2seq.data.leakage import warn_about_overlap
 from seq2seq.data.preparation import Prepared, TrainingText, prepare, reuse_tokenizers, train_or_load_tokenizers
 from seq2seq.data.resampled_epochs import ResampledEpochs
 from seq2seq.devices import allow_tf32, choose_device, choose_dtype, configure_process, num_threads
-from seq2seq.errors import CheckpointError, UserError
+from seq2seq.errors import CheckpointError, RecipeError, UserError
 from seq2seq.evaluation.scores import ScoresByTest, check_expected, evaluate_tests, to_dict
 from seq2seq.inference.engines import native_obstacle
 from seq2seq.inference.load_model import weights_to_start_from
-from seq2seq.model import build_model, trains_packed
+from seq2seq.model import build_model
 from seq2seq.model.consistency import TokenCutoff
 from seq2seq.recipe import Corpus, Recipe, decoding_with
 from seq2seq.signals import stopping_by_ctrl_c
@@ -215,14 +215,17 @@ def start_training(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCE
     group.broadcast(list(model.parameters()))
     max_length = recipe.data.cleaning.max_pieces + 1
     shape = None
-    if trains_packed(recipe.model, device, dtype):
+    if model.trains_packed(dtype):
         plan = plan_epoch(prepared.corpus, section.batch_tokens, section.accumulation, recipe.seed, epoch=0)
         of_rank = (dict(group.micro_batches(step)).values() for step in plan)
         shape = Shape.for_plan(prepared.corpus, of_rank, max_length)
-    elif trains_packed(recipe.model.model_copy(update={"d_model": 64, "num_heads": 1}), device, dtype):
-        size = recipe.model.d_model // recipe.model.num_heads
+    elif model.trains_packed(dtype, head_size=64):
+        size = model.attentions[0].head_size
         console.print_message(f"attention heads of {size} features (model.d_model / model.num_heads) are padded on a "
                               "GPU. Heads of 16, 32, 64 or 128 features train faster: unpadded, and with CUDA graphs.")
+    if section.guided_alignment and not model.cross_attentions:
+        raise RecipeError(f"training.guided_alignment: a model of type {recipe.model.type} has no Transformer decoder, "
+                          "a head of which could be trained. Remove the key.")
     guided = GuidedAlignment.for_training(prepared, tokenizers, section.guided_alignment, group.main_rank_first)
     step = TrainingStep(model, section, dtype, seed=recipe.seed, max_length=max_length, shape=shape, guided=guided,
                         cutoff=TokenCutoff(*sizes, tuple(tokenizers.source.languages.values())), group=group)

@@ -24,7 +24,7 @@ from seq2seq.errors import UserError
 from seq2seq.inference.cuda_graphs import CudaGraphs
 from seq2seq.model import Model
 from seq2seq.model.consistency import TokenCutoff, consistency_loss, two_passes
-from seq2seq.model.loss import LossSum, training_loss
+from seq2seq.model.loss import LossSum
 from seq2seq.recipe import TrainingSection
 from seq2seq.storage.averaging import MOVING_AVERAGE
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup
@@ -211,7 +211,7 @@ class TrainingStep:
                 loss = consistency_loss(two_passes(model, batch, second, together), target, tokens, smoothing,
                                         section.consistency, symmetric=not section.consistency_cutoff)
             else:
-                loss = training_loss(model(batch), target, tokens, smoothing)
+                loss = model.loss(batch, smoothing)
         if self.guided is None or links is None:
             return loss.total, loss
         return loss.total + self.guided.loss(links), loss

@@ -20,8 +20,7 @@ from seq2seq.data.epoch_plan import batches_in_order
 from seq2seq.devices import num_threads
 from seq2seq.errors import CorpusError, RecipeError
 from seq2seq.evaluation.scores import Score, require_metrics, score_pairs, warn_about_lines
-from seq2seq.model.interface import Seq2Seq
-from seq2seq.model.loss import negative_log_likelihood
+from seq2seq.model.interface import Model
 from seq2seq.recipe import Corpus, Recipe
 from seq2seq.tokenizers.canonical_text import is_blank
 from seq2seq.tokenizers.context import shortened
@@ -103,7 +102,7 @@ class Validation:
         self.corpus = EncodedCorpus(EncodedSide.from_lists([sources[number] for number in kept]),
                                     EncodedSide.from_lists([targets[number] for number in kept]))
 
-    def measure(self, model: Seq2Seq, translator: Translator, group: ProcessGroup) -> ValidationResult:
+    def measure(self, model: Model, translator: Translator, group: ProcessGroup) -> ValidationResult:
         """Compute the loss of a model, and scores of its translations. The work is divided among the ranks.
 
         Args:
@@ -118,7 +117,7 @@ class Validation:
         with torch.inference_mode():
             for indices in group.shard(list(batches_in_order(lengths, section.batch_tokens))):
                 batch = gather(self.corpus, indices).to(sums.device)
-                losses = negative_log_likelihood(model(batch), batch.target_output)
+                losses = model.loss(batch).of_tokens
                 sums += torch.stack([losses.double().sum(), torch.tensor(batch.target_count, device=sums.device)])
         group.sum([sums])
         total, tokens = sums.tolist()

@@ -35,7 +35,7 @@ class PairAttention:
     maps: attention weights of each kind, (layers, heads, queries, keys). With softmax, the weights of a query sum to 1.
         cross: queries are the predicted target pieces and `</s>`, keys the source pieces and `</s>`. encoder: queries
         and keys are the source pieces and `</s>`. decoder: queries as in cross, keys are `<s>` and the target pieces.
-        context: queries and keys as in encoder, see `hierarchical_context.context_weights`.
+        context: queries and keys as in encoder, see `AttentionMaps`.
     """
 
     source: TokenizedLine
@@ -95,11 +95,10 @@ def _all_maps(translator: LineSearch, corpus: EncodedCorpus, indices: np.ndarray
     import torch
 
     from seq2seq.data.batching import gather
-    from seq2seq.model.attention_weights import attention_maps
 
     batch = gather(corpus, indices).to(torch.device(translator.device))
     with torch.inference_mode():
-        maps = attention_maps(translator.model, batch, kinds)
+        maps = translator.model.attention_maps(batch, kinds)
         stacked = {kind: torch.stack(layers).float().cpu().numpy() for kind in KINDS
                    if (layers := getattr(maps, kind))}                          # (layers, sentences, heads, …)
     of_pairs: list[dict[Kind, np.ndarray]] = []

@@ -35,7 +35,7 @@ from seq2seq.translation.translation import ReportProgress, Translation
 from seq2seq.translation.word_confidence import Word, log_probabilities, words_of
 
 if TYPE_CHECKING:
-    from seq2seq.model.interface import Seq2Seq
+    from seq2seq.model import Model
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -91,7 +91,7 @@ class LineSearch:
         return self.engine.max_positions
 
     @property
-    def model(self) -> Seq2Seq:
+    def model(self) -> Model:
         """Model in PyTorch, which scores all positions of given targets at once."""
         return self.engine.model
 

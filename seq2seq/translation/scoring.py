@@ -54,7 +54,6 @@ def pair_scores(translator: LineSearch, pairs: Sequence[Pair], progress: ReportP
     import torch
 
     from seq2seq.data.batching import gather
-    from seq2seq.model.loss import negative_log_likelihood
 
     for source, target in () if translator.task.target_is_text else pairs:
         if fault := position_fault(as_source(source).text, target):
@@ -73,7 +72,7 @@ def pair_scores(translator: LineSearch, pairs: Sequence[Pair], progress: ReportP
         indices = text[chosen]
         batch = gather(corpus, indices).to(torch.device(translator.device))
         with torch.inference_mode():
-            losses = negative_log_likelihood(translator.model(batch), batch.target_output).cpu()
+            losses = translator.model.loss(batch).of_tokens.cpu()
         sums = [loss.sum().item() for loss in losses.split(batch.target_offsets.diff().tolist())]
         for index, loss, tokens in zip(indices, sums, corpus.target.lengths_of(indices).tolist(), strict=True):
             scores[index] = PairScore(-loss, tokens)

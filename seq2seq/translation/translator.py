@@ -223,8 +223,7 @@ def describe_model(stored: StoredModel) -> str:
     """Return architecture and number of parameters, such as "transformer, 3 + 3 layers of width 256, 7,577,600
     parameters"."""
     section, parameters = stored.recipe.model, sum(weight.size for weight in stored.weights.values())
-    layers = f"{section.decoder_layers}" if section.type == "language_model" else \
-        f"{section.encoder_layers} + {section.decoder_layers}"
+    layers = " + ".join(map(str, section.layers))
     return f"{section.type.replace('_', ' ')}, {layers} layers of width {section.d_model}, {parameters:,} parameters"
 
 

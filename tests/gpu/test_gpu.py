@@ -22,9 +22,10 @@ from seq2seq.inference.eager import EagerEngine
 from seq2seq.inference.engines import torch_engine
 from seq2seq.model import build_model, layers, transformer
 from seq2seq.model import loss as loss_module
-from seq2seq.model.interface import Logits
+from seq2seq.model.loss import Logits
 from seq2seq.model.transformer import Transformer
-from seq2seq.recipe import ModelSection
+from seq2seq.recipe import TransformerSection
+from seq2seq.recipe.model_section import RecurrentSection
 from seq2seq.search.beam import search
 from seq2seq.search.options import SearchOptions, power_length_penalty
 from seq2seq.storage.checkpoints import newest_checkpoint
@@ -126,7 +127,8 @@ def test_the_kernels_of_sublayers_are_as_exact_as_the_operators_of_pytorch(monke
     side = EncodedSide.from_lists(np.random.default_rng(1).integers(4, 99, (11, 19)).tolist())
     batch = gather(EncodedCorpus(side, side), np.arange(11)).to(torch.device("cuda"))
     torch.manual_seed(1)
-    model = build_model(ModelSection(encoder_layers=2, decoder_layers=2, d_model=96, num_heads=3, feed_forward=200,
+    model = build_model(TransformerSection(encoder_layers=2, decoder_layers=2, d_model=96, num_heads=3,
+                                           feed_forward=200,
                                      dropout=0.0, norm=norm, activation=activation), 99, 99).to("cuda")
 
     def gradient(dtype):
@@ -428,8 +430,8 @@ def test_a_second_gpu_searches_while_the_first_one_is_the_current_device():
 def test_recurrent_layers_in_fp32_are_fp32(cell):
     side = EncodedSide.from_lists(np.random.default_rng(1).integers(4, 99, (11, 29)).tolist())
     batch = gather(EncodedCorpus(side, side), np.arange(11)).to(torch.device("cuda"))
-    section = ModelSection(type="rnn", cell=cell, d_model=64 if SIMULATED else 256, num_heads=1, encoder_layers=1,
-                           decoder_layers=1, dropout=0.0)
+    section = RecurrentSection(cell=cell, d_model=64 if SIMULATED else 256, num_heads=1, encoder_layers=1,
+                               decoder_layers=1, dropout=0.0)
     model = torch_engine(build_model(section, 99, 99), "fp32", "cuda").model
     with torch.no_grad():
         found, expected = model(batch).dense(), copy.deepcopy(model).double()(batch).dense()

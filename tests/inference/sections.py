@@ -6,17 +6,23 @@ from torch import nn
 
 from seq2seq.inference.int8 import NativeEngine
 from seq2seq.inference.load_model import stored_weights
+from seq2seq.model.attention_scores import SCORES
 from seq2seq.model.transformer import ACTIVATIONS, Transformer
-from seq2seq.recipe import ModelSection
+from seq2seq.recipe import TransformerSection
 
 
-def section_of(model: Transformer) -> ModelSection:
+def score_of(weighing) -> str:
+    """Return the name of the score of a layer of attention weights."""
+    return next((name for name, score in SCORES.items() if score is getattr(weighing, "score", None)), "scaled_dot")
+
+
+def section_of(model: Transformer) -> TransformerSection:
     """Return the section from which `build_model` builds a model of this kind, without its variants."""
     layer, tied = model.encoder[0], model.target_embedding is model.output_weight
-    return ModelSection(
+    return TransformerSection(
         d_model=model.d_model, encoder_layers=len(model.encoder), decoder_layers=len(model.decoder),
         tied_decoder_layers=len(model.decoder) > 1 and model.decoder[0] is model.decoder[1],
-        num_heads=model.num_heads, score=layer.self_attention.weighing.score, window=model.window,
+        num_heads=model.num_heads, score=score_of(layer.self_attention.weighing), window=model.window,
         feed_forward=layer.feed_forward.inner.out_features,
         activation=next(name for name, function in ACTIVATIONS.items() if function is layer.feed_forward.activation),
         norm="pre" if layer.self_residual.pre_norm else "post",

@@ -7,13 +7,13 @@ import pytest
 import tolerances
 import torch
 from lookup import arrays_of
+from sections import score_of
 
 from seq2seq.inference.eager import EagerEngine, for_inference
 from seq2seq.model import build_recurrent_model, build_transformer
-from seq2seq.model.attention_scores import Weighing
-from seq2seq.model.language_model import LanguageModel
-from seq2seq.model.pointer_network import PointerNetwork
-from seq2seq.model.rnn import RecurrentModel
+from seq2seq.model.variants.language_model import LanguageModel
+from seq2seq.model.variants.pointer import PointerNetwork
+from seq2seq.model.variants.rnn import RecurrentModel
 
 CPU = torch.device("cpu")
 
@@ -40,9 +40,9 @@ MODELS = {
     "additive": lambda: transformer(score="additive"), "bilinear": lambda: transformer(score="bilinear"),
     "relu": lambda: transformer(normalize="relu"), "hard": lambda: transformer(selection="hard"),
     "structured": lambda: transformer(selection="structured"),
-    "rnn, structured": lambda: RecurrentModel(**SIZES, selection="structured"),
+    "rnn, structured": lambda: build_recurrent_model(**SIZES, selection="structured"),
     "copying": lambda: transformer(copy=True),
-    "rnn": lambda: RecurrentModel(**SIZES), "rnn, hard": lambda: RecurrentModel(**SIZES, selection="hard"),
+    "rnn": lambda: RecurrentModel(**SIZES), "rnn, hard": lambda: build_recurrent_model(**SIZES, selection="hard"),
     "rnn, lstm": lambda: RecurrentModel(**SIZES, cell="lstm", input_feeding=True),
     "rnn, copying": lambda: build_recurrent_model(**SIZES, copy=True),
     "language model": lambda: LanguageModel(vocab_size=23, d_model=16, layers=2, num_heads=2, feed_forward=24),
@@ -75,8 +75,8 @@ def test_other_dot_products_become_scaled_ones_with_the_same_scores(make_model, 
     model, batch = make_model(score=score), make_batch()
     fast = for_inference(model, "fp32")
     torch.testing.assert_close(fast(batch).dense(), model(batch).dense(), rtol=0, atol=1e-10)
-    assert {module.score for module in fast.modules() if isinstance(module, Weighing)} == {"scaled_dot"}
-    assert {module.score for module in model.modules() if isinstance(module, Weighing)} == {score}
+    assert {score_of(each.weighing) for each in fast.attentions} == {"scaled_dot"}
+    assert {score_of(each.weighing) for each in model.attentions} == {score}
 
 
 @pytest.mark.parametrize("choice", [{}, {"pre_norm": True}, {"score": "additive"}, *(

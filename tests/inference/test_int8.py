@@ -17,15 +17,15 @@ from torch import nn
 
 from seq2seq.errors import CheckpointError, RequestError
 from seq2seq.inference import engines, int8
-from seq2seq.inference.eager import EagerEngine, fold_query_preparation
+from seq2seq.inference.eager import EagerEngine
+from seq2seq.inference.engines import native_obstacle
 from seq2seq.inference.int8 import GROWTH_STEPS, NativeEngine, NativeScores
 from seq2seq.inference.kernel_library import PANEL
 from seq2seq.inference.load_model import stored_weights
 from seq2seq.inference.transformer_weights import expected_shapes, sinusoids
 from seq2seq.model import build_model, layers
 from seq2seq.model.attention import CrossAttention, SelfAttention
-from seq2seq.model.attention_weights import attention_maps
-from seq2seq.recipe import ModelSection
+from seq2seq.recipe import TransformerSection, validate_model
 from seq2seq.search.beam import search
 from seq2seq.search.options import SearchOptions, power_length_penalty
 from seq2seq.search.sampling import uniform_numbers
@@ -117,9 +117,8 @@ def rounded(model):
     """Return the PyTorch model with the rounding of the kernels: weights and inputs of products in int8, keys and
     values in bf16."""
     copied = copy.deepcopy(model)
-    for module in copied.modules():
-        if isinstance(module, SelfAttention | CrossAttention):
-            fold_query_preparation(module)
+    for attention in copied.attentions:
+        attention.fold_query_preparation()
     for module in list(copied.modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, nn.Linear):
@@ -370,7 +369,7 @@ def test_cross_attention_of_given_targets_is_that_of_the_model(make_model, make_
     def weights(each):
         if isinstance(each, NativeEngine):
             return each.cross_attention(*source_of(batch), targets, layer)
-        padded = attention_maps(each.model, batch, ["cross"], layer).cross[0].numpy()
+        padded = each.model.attention_maps(batch, ["cross"], layer).cross[0].numpy()
         return [rows[:, :targets, :sources] for rows, (_, targets, sources) in zip(padded, shapes, strict=True)]
 
     assert load(model).cross_layers == 3
@@ -418,10 +417,10 @@ def test_without_sentences_there_is_no_attention(make_model, load):
     {"tied_decoder_layers": True, "score": "bilinear", "norm": "pre", "tied_embeddings": "none", "output_bias": True,
      "positions": "learned"}], ids=str)
 def test_expected_shapes_are_those_of_the_model(choice):
-    section = ModelSection(**{"d_model": 14, "num_heads": 2, "feed_forward": 17, "encoder_layers": 3,
+    section = TransformerSection(**{"d_model": 14, "num_heads": 2, "feed_forward": 17, "encoder_layers": 3,
                               "decoder_layers": 2, "max_positions": 19} | choice)
     sizes = (23, 23) if section.tied_embeddings == "all" else (23, 29)
-    assert NativeEngine.obstacle(section) is None
+    assert section.peculiarity is None
     model = build_model(section, *sizes)
     assert expected_shapes(section, sizes) == {name: tuple(weight.shape) for name, weight in
                                                stored_weights(model).items()}
@@ -508,12 +507,12 @@ def test_the_model_is_made_when_it_is_needed(make_model, kernels):
 
 @pytest.mark.parametrize(("unusual", "told"), [
     ({"type": "rnn"}, "is not an encoder-decoder Transformer"), ({"type": "language_model"}, "is not an encoder"),
-    ({"copy": True}, "copies from the source"), ({"context": "hierarchical"}, "context hierarchically"),
+    ({"copy": True}, "copies pieces of the source"), ({"context": "hierarchical"}, "context hierarchically"),
     ({"selection": "hard"}, "hard attention"), ({"selection": "structured"}, "structured attention"),
-    ({"score": "additive"}, "has additive attention scores"), ({"normalize": "relu"}, "relu"),
+    ({"score": "additive"}, "not dot products"), ({"normalize": "relu"}, "relu"),
 ], ids=str)
 def test_an_unusual_model_has_an_obstacle(unusual, told):
-    assert told in NativeEngine.obstacle(ModelSection(**unusual))
+    assert told in native_obstacle(validate_model(unusual), "int8")
 
 
 # The choice of continuations

@@ -17,7 +17,7 @@ from sentencepiece import sentencepiece_model_pb2
 from seq2seq.errors import CheckpointError, UserError
 from seq2seq.inference.load_model import read_model, stored_weights
 from seq2seq.model import SkipInitialization, build_model
-from seq2seq.recipe import ModelSection, parse_recipe
+from seq2seq.recipe import parse_recipe, validate_model
 from seq2seq.storage import checkpoints
 from seq2seq.storage.checkpoints import save_bundle
 from seq2seq.storage.directories import with_checksum
@@ -85,7 +85,7 @@ def test_a_recipe_that_does_not_match_the_weights_is_refused_before_they_are_rea
 
 
 def test_a_pointer_with_other_positions_than_its_tokenizer_is_refused(tmp_path):
-    text = RECIPE.replace("feed_forward: 7", "type: pointer")
+    text = RECIPE.replace("num_heads: 2, feed_forward: 7", "type: pointer")
     text = text.replace("{vocab_size: 277}", "{type: words}") + "training: {label_smoothing: 0}\n"
     recipe = parse_recipe(text, "recipe.yaml")
     tokenizers = train_tokenizers([("b a", "2 1")], recipe.tokenizer, 1, target_positions=30)
@@ -205,15 +205,15 @@ def test_any_mutated_bundle_loads_or_is_refused_with_its_name_in_the_error(sound
 # Loading draws nothing
 
 
-MODELS: dict[str, dict[str, str]] = {
-    "transformer": {"positions": "learned"}, "additive": {"score": "additive"}, "rnn": {"type": "rnn"},
-    "lstm": {"type": "rnn", "cell": "lstm"}, "pointer": {"type": "pointer"},
-    "language model": {"type": "language_model"}}
+MODELS: dict[str, dict[str, str | int]] = {
+    "transformer": {"num_heads": 2, "positions": "learned"}, "additive": {"num_heads": 2, "score": "additive"},
+    "rnn": {"type": "rnn", "num_heads": 2}, "lstm": {"type": "rnn", "num_heads": 2, "cell": "lstm"},
+    "pointer": {"type": "pointer"}, "language model": {"type": "language_model", "num_heads": 2}}
 
 
 @pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
 def test_loading_a_model_draws_no_random_numbers(options):
-    section = ModelSection(d_model=12, num_heads=2, **options)
+    section = validate_model({"d_model": 12, **options})
     before = torch.random.get_rng_state()
     with SkipInitialization():
         loaded = build_model(section, 277, 277)
@@ -230,10 +230,10 @@ def test_building_a_model_on_the_meta_device_does_not_import_the_compiler():
     program = f"""
 import sys, torch
 from seq2seq.model import SkipInitialization, build_model
-from seq2seq.recipe import ModelSection
+from seq2seq.recipe import validate_model
 for options in {list(MODELS.values())}:
     with torch.device("meta"), SkipInitialization():
-        build_model(ModelSection(d_model=12, num_heads=2, **options), 11, 11)
+        build_model(validate_model({{"d_model": 12, **options}}), 11, 11)
 assert not {{"torch._dynamo", "sympy"}} & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

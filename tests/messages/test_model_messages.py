@@ -7,8 +7,9 @@ import torch
 from catalogue import Catalogue
 
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
+from seq2seq.model.interface import Model
 from seq2seq.model.layers import embeddings
-from seq2seq.model.pointer_network import PointerNetwork
+from seq2seq.model.variants.pointer import PointerNetwork
 from seq2seq.recipe import TokenizerSection, TrainingSection
 from seq2seq.search.phrase_spelling import PhraseSpeller
 from seq2seq.tokenizers.tokenizer import Tokenizer, Tokenizers, train_tokenizers
@@ -146,14 +147,14 @@ def a_sentence_longer_than_the_positions(_):
 # Memory
 
 
-class TooLarge(torch.nn.Module):
+class TooLarge(Model):
     """Model for which memory never suffices."""
 
     def __init__(self):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.zeros(1))
 
-    def forward(self, batch):
+    def loss(self, batch, label_smoothing=0.0):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
 
 

@@ -18,9 +18,9 @@ from seq2seq.model.attention import (
     runs_packed,
 )
 from seq2seq.model.attention_scores import Weighing
-from seq2seq.model.hard_attention import HardCrossAttention, select_position
 from seq2seq.model.packing import Sentences
 from seq2seq.model.transformer import FeedForward
+from seq2seq.model.variants.hard import HardCrossAttention, select_position
 
 HEADS, HEAD_SIZE = 3, 5
 D_MODEL = HEADS * HEAD_SIZE

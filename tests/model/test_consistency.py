@@ -11,8 +11,7 @@ from seq2seq.data.batching import IGNORE_INDEX, EncodedCorpus, EncodedSide, Shap
 from seq2seq.model import consistency
 from seq2seq.model import loss as loss_module
 from seq2seq.model.consistency import TokenCutoff, consistency_loss
-from seq2seq.model.interface import Logits
-from seq2seq.model.loss import divergence_gradient, smoothed_cross_entropy
+from seq2seq.model.loss import Logits, divergence_gradient, smoothed_cross_entropy
 from seq2seq.model.transformer import Transformer
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 

@@ -7,8 +7,7 @@ from lookup import arrays_of, on_host
 
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.model import build_model
-from seq2seq.model.loss import training_loss
-from seq2seq.recipe import ModelSection
+from seq2seq.recipe import validate_model
 from seq2seq.search.beam import search
 from seq2seq.search.options import SearchOptions, power_length_penalty
 from tests.test_end_to_end import PAIRS, RNN, TRANSFORMER, VARIANTS
@@ -26,7 +25,7 @@ def test_every_attention_function_memorises_twenty_pairs(keys):
 
     pairs = [line.split("|") for line in PAIRS.strip().splitlines()]
     (sources, source_words), (targets, target_words) = (words_as_ids(side) for side in zip(*pairs, strict=True))
-    section = ModelSection.model_validate({
+    section = validate_model({
         "d_model": 64, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0, "tied_embeddings": "decoder",
         **YAML(typ="safe").load(f"{{{keys}}}")})
     torch.manual_seed(1)
@@ -38,7 +37,7 @@ def test_every_attention_function_memorises_twenty_pairs(keys):
     optimizer = torch.optim.Adam(model.parameters(), rate)
     for step in range(steps):
         optimizer.param_groups[0]["lr"] = rate * (1 - step / steps)
-        loss = training_loss(model(batch), batch.target_output, batch.target_count)
+        loss = model.loss(batch)
         optimizer.zero_grad()
         (loss.total / loss.tokens).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -7,14 +7,7 @@ import torch.nn.functional as F
 
 from seq2seq.data.batching import IGNORE_INDEX, gather
 from seq2seq.model import loss as loss_module
-from seq2seq.model.interface import HardAttentionSample, Logits
-from seq2seq.model.loss import (
-    negative_log_likelihood,
-    perplexity,
-    score_function_loss,
-    smoothed_cross_entropy,
-    training_loss,
-)
+from seq2seq.model.loss import Logits, perplexity, smoothed_cross_entropy
 
 TOKENS, D_MODEL, VOCAB_SIZE = 11, 5, 23
 
@@ -85,7 +78,8 @@ def test_no_tokens_cost_nothing(bias):
     nothing = Logits(logits.hidden[:0].detach().requires_grad_(), logits.weight, logits.bias)
     loss = smoothed_cross_entropy(nothing, targets()[:0], 0, 0.1)
     assert loss.total.item() == 0 and loss.log_probabilities.shape == (0,)
-    assert negative_log_likelihood(nothing, targets()[:0]).shape == (0,)
+    with torch.no_grad():
+        assert nothing.loss(targets()[:0], 0).of_tokens.shape == (0,)
     for part, gradient in zip(parts_of(nothing), torch.autograd.grad(loss.total, parts_of(nothing)), strict=True):
         assert gradient.shape == part.shape and not gradient.any()
 
@@ -101,8 +95,8 @@ def test_an_even_distribution_costs_log_of_the_vocabulary_whatever_the_smoothing
 def test_token_losses_equal_torch_and_are_zero_at_ignored_positions():
     logits, target = random_logits(torch.float32), targets(ignored=(0, 7))
     expected = F.cross_entropy(logits.dense(), target, ignore_index=-100, reduction="none")
-    likelihood = negative_log_likelihood(logits, target)
-    assert not likelihood.requires_grad
+    with torch.no_grad():
+        likelihood = logits.loss(target, TOKENS - 2).of_tokens
     assert likelihood[[0, 7]].tolist() == [0, 0]
     torch.testing.assert_close(likelihood, expected.detach(), rtol=1e-5, atol=0)
 
@@ -134,35 +128,14 @@ def test_perplexity_uses_the_loss_without_smoothing_and_overflows_to_infinity():
     assert perplexity(701.0, 1) == math.inf
 
 
-# Hard attention
-
-
-def test_the_score_function_estimator_has_the_gradient_of_the_expected_log_probability():
-    # One of three positions is sampled; log p of the target depends on it. The estimator's gradient, summed over all
-    # samples with their probabilities, must be that of sum_z q(z) log p(z), whatever the baseline is.
-    weights = torch.tensor([0.2, -0.5, 1.0], dtype=torch.float64, requires_grad=True)
-    log_p = torch.tensor([-0.3, -2.0, -5.0], dtype=torch.float64)
-    distribution = weights.softmax(0)
-    (exact,) = torch.autograd.grad(-(distribution * log_p).sum(), weights, retain_graph=True)
-    target, baseline = torch.tensor([7]), torch.tensor([-1.3], dtype=torch.float64)
-    estimated = torch.zeros(3, dtype=torch.float64)
-    for drawn in range(3):
-        sample = HardAttentionSample(distribution[drawn : drawn + 1].log(), baseline)
-        loss = score_function_loss(sample, log_p[drawn : drawn + 1], target)
-        (gradient,) = torch.autograd.grad(loss, weights, retain_graph=True)
-        estimated += distribution[drawn].detach() * gradient
-    torch.testing.assert_close(estimated, exact, rtol=0, atol=1e-7)
-
-
-def test_the_baseline_learns_the_expected_reward_and_ignores_padding():
-    baseline = torch.tensor([0.0, 0.0], dtype=torch.float64, requires_grad=True)
-    log_q = torch.tensor([-1.0, -1.0], dtype=torch.float64, requires_grad=True)
-    sample, log_p = HardAttentionSample(log_q, baseline), torch.tensor([-3.0, 0.0])
-    score_function_loss(sample, log_p, torch.tensor([5, IGNORE_INDEX])).backward()
-    assert baseline.grad.tolist() == [3, 0] and log_q.grad.tolist() == [3, 0]
-
-
-def test_without_an_attention_sample_a_training_loss_is_the_smoothed_cross_entropy():
+def test_the_loss_of_logits_is_the_smoothed_cross_entropy_in_training_and_exact_log_p_without_a_gradient():
     logits = random_logits()
-    ours, plain = training_loss(logits, targets(), TOKENS, 0.1), smoothed_cross_entropy(logits, targets(), TOKENS, 0.1)
+    ours, plain = logits.loss(targets(), TOKENS, 0.1), smoothed_cross_entropy(logits, targets(), TOKENS, 0.1)
     assert torch.equal(ours.total, plain.total) and ours.tokens == plain.tokens
+    with torch.no_grad():
+        unlikely = Logits(logits.hidden * 1000, logits.weight, logits.bias)
+        exact = unlikely.loss(targets(), TOKENS)
+    expected = unlikely.dense().log_softmax(1).gather(1, targets()[:, None]).squeeze(1)
+    assert expected.min() < math.log(torch.finfo(torch.float64).tiny), "below what a softmax can tell"
+    torch.testing.assert_close(exact.log_probabilities, expected, rtol=1e-12, atol=0)
+    assert exact.total.item() == pytest.approx(-expected.sum().item(), rel=1e-12)

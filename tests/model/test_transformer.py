@@ -10,9 +10,9 @@ from seq2seq.model import build_model
 from seq2seq.model.layers import Dropout, Lookup, sinusoids
 from seq2seq.model.loss import smoothed_cross_entropy
 from seq2seq.model.packing import Sentences
-from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import Transformer
-from seq2seq.recipe import ModelSection
+from seq2seq.model.variants.rnn import RecurrentModel
+from seq2seq.recipe import TransformerSection
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 
 ROUNDING = {"rtol": 0, "atol": 1e-12}
@@ -222,7 +222,7 @@ def test_every_architecture_option_gives_gradients_to_all_parameters(make_model,
 
 
 def test_recipe_keys_build_the_same_model_as_constructor_arguments():
-    section = ModelSection(
+    section = TransformerSection(
         d_model=14, encoder_layers=2, decoder_layers=3, num_heads=7, feed_forward=17, dropout=0.3, activation="silu",
         norm="pre", positions="learned", max_positions=19, tied_embeddings="none", scale_embedding=False,
         output_bias=True,
@@ -273,7 +273,7 @@ def test_the_base_model_has_60_522_496_parameters():
     # Table 3 of the paper says 65 million with 37,000 pieces; here 32,000 pieces, and no norm after the stacks.
     vocab_size, d_model, feed_forward = 32_000, 512, 2048
     with torch.device("meta"):
-        model = build_model(ModelSection(), vocab_size, vocab_size)
+        model = build_model(TransformerSection(), vocab_size, vocab_size)
         theirs = torch.nn.Transformer(d_model, 8, 6, 6, feed_forward, batch_first=True)
     attention = 4 * (d_model * d_model + d_model)
     transformed = (d_model * feed_forward + feed_forward) + (feed_forward * d_model + d_model)

@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from seq2seq.recipe import Recipe, parse_recipe
 from seq2seq.recipe.base_section import CombinationError
-from seq2seq.recipe.combinations import COMBINATIONS, IN_DECODING, combinations_page
+from seq2seq.recipe.model_section import section_of_type
+from seq2seq.recipe.reference_page import all_combinations, combinations_page
 from seq2seq.storage.checkpoints import best_bundle
 from seq2seq.training.run import train
 
@@ -75,12 +76,15 @@ UNSUITABLE = {("pointer", "translated text")}
 FORMS_OF_CORPORA = {("pointer", "directions"), ("language model", "directions"), ("language model", "tag"),
                     ("language model", "translated text")}
 """Pairs that the rules about the form of a corpus refuse, not the table."""
+IN_MODEL = {("relu", "hard"), ("relu", "structured"), ("hard", "tied layers"), ("structured", "tied layers")}
+"""Pairs that a rule about two keys of the section `model` refuses, not the table."""
 QUICK = {("rnn", "context"), ("hierarchical", "muon"), ("structured", "words"), ("terms", "subword sampling"),
          ("language model", "moving average"), ("copy", "accumulation")}
 
 
 def recipe_with(*features: str) -> dict | None:
-    """Return the values of a recipe with some features; None if two of them are values of the same key."""
+    """Return the values of a recipe with some features; None if two of them are values of the same key, or if one is a
+    key that the type of the other does not have."""
     settings = {key: value for feature in features for key, value in NEEDED.get(feature, {}).items()}
     corpora = list(SMALL["data.train"])
     for feature in features:
@@ -96,6 +100,10 @@ def recipe_with(*features: str) -> dict | None:
         for step in sections:
             section = section.setdefault(step, {})
         section[name] = value
+    known = section_of_type(recipe["model"]).model_fields
+    if any(key.startswith("model.") and key.removeprefix("model.") not in known for key in counts):
+        return None
+    recipe["model"] = {key: value for key, value in recipe["model"].items() if key in known}
     for_type(recipe)
     return recipe
 
@@ -139,16 +147,26 @@ def refused_by_table(recipe: dict) -> set[str]:
 
 def test_each_combination_of_the_table_refuses_a_pair_of_features():
     refused = set().union(*(refused_by_table(recipe_with(*pair)) for pair in PAIRS))
-    assert refused == {f"{each.first.key}: {each.error}" for each in (*COMBINATIONS, *IN_DECODING)}
+    assert refused == {f"{each.first.key}: {each.error}" for each in all_combinations()}
 
 
 def test_a_single_feature_is_accepted():
     assert {feature: errors for feature in FEATURES if (errors := errors_of(recipe_with(feature)))} == {}
 
 
-def test_only_the_table_and_the_rules_about_corpora_refuse_two_features():
+def test_only_the_table_and_the_rules_about_corpora_and_models_refuse_two_features():
     refused = {pair for pair in PAIRS if errors_of(recipe := recipe_with(*pair)) and not refused_by_table(recipe)}
-    assert refused == FORMS_OF_CORPORA
+    assert refused == FORMS_OF_CORPORA | IN_MODEL
+
+
+@pytest.mark.parametrize(("type", "keys"), [
+    ("transformer", {"cell": "gru"}), ("rnn", {"feed_forward": 2048}), ("rnn", {"window": None}),
+    ("pointer", {"num_heads": 8}), ("pointer", {"copy": False}), ("language_model", {"encoder_layers": 6})], ids=str)
+def test_a_key_of_another_type_of_model_is_unknown_even_with_its_default(type, keys):
+    recipe = recipe_with({"transformer": "silu", "language_model": "language model"}.get(type, type))
+    recipe["model"] |= keys
+    error, = errors_of(recipe)
+    assert (error["type"], error["loc"]) == ("extra_forbidden", ("model", *keys))
 
 
 def test_the_page_of_combinations_is_current():

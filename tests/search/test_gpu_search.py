@@ -10,8 +10,8 @@ from lookup import on_host
 
 from seq2seq.inference.device_search import CHECK_STEPS
 from seq2seq.inference.eager import EagerEngine
-from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import Transformer
+from seq2seq.model.variants.rnn import RecurrentModel
 from seq2seq.search.beam import search
 from seq2seq.search.options import SearchOptions, power_length_penalty, wu_length_penalty
 from seq2seq.tokenizers.tokenizer import END_ID

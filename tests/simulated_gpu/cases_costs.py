@@ -18,7 +18,7 @@ from seq2seq.check import check_recipe
 from seq2seq.data.batching import EncodedCorpus, EncodedSide
 from seq2seq.inference.device_search import StepwiseRun
 from seq2seq.model import build_model, build_transformer, kernels
-from seq2seq.recipe import ModelSection, TrainingSection
+from seq2seq.recipe import TrainingSection, TransformerSection
 from seq2seq.search.options import SearchOptions, power_length_penalty
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup
 from seq2seq.training.run import start_training, train
@@ -113,8 +113,8 @@ def test_the_kernels_of_a_step_of_the_base_model(norm):
     # The number does not depend on the number of tokens, except for the chunks of the loss.
     side = EncodedSide.from_lists(np.random.default_rng(1).integers(4, 99, (20, 19)).tolist())
     corpus = EncodedCorpus(side, side)
-    section = ModelSection(encoder_layers=6, decoder_layers=6, d_model=512, num_heads=8, feed_forward=2048, dropout=0.1,
-                           norm=norm)
+    section = TransformerSection(encoder_layers=6, decoder_layers=6, d_model=512, num_heads=8, feed_forward=2048,
+                                 dropout=0.1, norm=norm)
     with SimulatedGPU(run_kernels=False) as gpu:
         if not kernels.usable(GPU):
             pytest.skip("the kernels need Triton")

@@ -13,7 +13,6 @@ from seq2seq.inference.cuda_graphs import CudaGraphs
 from seq2seq.model import layers, transformer
 from seq2seq.model.consistency import two_passes
 from seq2seq.model.kernels import residual_norm
-from seq2seq.model.loss import negative_log_likelihood
 
 SIZES = {"num_heads": 2, "feed_forward": 24}
 # Every way in which a model uses the residual stream.
@@ -51,13 +50,13 @@ def test_losses_and_all_gradients_equal_those_of_the_operators(name, kernels_in_
     batch, model = batch_for(MODELS[name]), built(MODELS[name])
     expected = trained_step(copy.deepcopy(model), batch)
     with torch.inference_mode():
-        likelihood = negative_log_likelihood(copy.deepcopy(model).eval()(batch), batch.target_output)
+        likelihood = copy.deepcopy(model).eval().loss(batch).of_tokens
     with SimulatedGPU() as gpu:
         on_gpu, moved = copy.deepcopy(model).to("cuda"), batch.to(torch.device("cuda"))
         found = trained_step(on_gpu, moved)
         launched = gpu.record.operators.copy()
         with torch.inference_mode():
-            scored = negative_log_likelihood(on_gpu.eval()(moved), moved.target_output).cpu()
+            scored = on_gpu.eval().loss(moved).of_tokens.cpu()
     assert launched["_norm_forward"] == launched["_norm_backward"] > 0
     # The matrix product computes relu.
     assert launched["_activation_forward"] + launched["aten._addmm_activation.default"] \

@@ -16,7 +16,7 @@ from seq2seq.inference.device_search import CHECK_STEPS
 from seq2seq.inference.eager import EagerEngine
 from seq2seq.inference.engines import torch_engine
 from seq2seq.model import build_model, build_transformer
-from seq2seq.recipe import ModelSection
+from seq2seq.recipe import validate_model
 from seq2seq.search.beam import search
 from seq2seq.search.options import SearchOptions, power_length_penalty
 from seq2seq.tokenizers.tokenizer import END_ID
@@ -236,7 +236,7 @@ def test_an_engine_that_is_no_longer_used_frees_its_memory(gpu):
                          ids=str)
 def test_models_that_the_engine_does_not_serve(gpu, options):
     sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "num_heads": 2}
-    model = build_model(ModelSection.model_validate({**sizes, **options}), VOCAB_SIZE, VOCAB_SIZE)
+    model = build_model(validate_model({**sizes, **options}), VOCAB_SIZE, VOCAB_SIZE)
     assert not isinstance(torch_engine(model, "fp32", "cuda"), StaticEngine)
     assert not StaticEngine.serves(random_model(1).double(), torch.device("cuda"))
 

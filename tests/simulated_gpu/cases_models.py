@@ -1,5 +1,6 @@
 """Every model and attention: the same losses, gradients and translations on the simulated GPU as on the CPU."""
 
+import copy
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,11 +13,13 @@ from seq2seq.data.batching import EncodedCorpus, EncodedSide, Shape, gather
 from seq2seq.data.epoch_plan import plan_epoch
 from seq2seq.inference.eager import EagerEngine
 from seq2seq.inference.engines import torch_engine
-from seq2seq.model import attention, build_model, loss, rnn, trains_packed
-from seq2seq.model.interface import Logits
-from seq2seq.model.loss import _chunks, negative_log_likelihood, smoothed_cross_entropy, training_loss
+from seq2seq.model import attention, build_model, loss
+from seq2seq.model.loss import Logits, smoothed_cross_entropy
+from seq2seq.model.loss import chunks as chunks_of
 from seq2seq.model.packing import Sentences
-from seq2seq.recipe import ModelSection
+from seq2seq.model.variants import rnn
+from seq2seq.recipe import validate_model
+from seq2seq.recipe.model_section import section_of_type
 from seq2seq.search.beam import search
 from seq2seq.search.options import SearchOptions, power_length_penalty
 from seq2seq.tokenizers.tokenizer import END_ID
@@ -61,8 +64,8 @@ KERNELS = "_attention_forward", "_attention_backward_of_queries", "_attention_ba
 
 
 def section_of(keys):
-    return ModelSection.model_validate({"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0,
-                                        "max_positions": LONGEST + 2, **keys})
+    layers = {key: 1 for key in ("encoder_layers", "decoder_layers") if key in section_of_type(keys).model_fields}
+    return validate_model({"d_model": 32, **layers, "dropout": 0.0, "max_positions": LONGEST + 2, **keys})
 
 
 def built(keys):
@@ -90,7 +93,7 @@ def corpus_for(model_type):
 def trained_step(model, batch, seed=7):
     """Return training loss and likelihood of a batch, and its gradients, copied to the CPU."""
     torch.manual_seed(seed)                                                     # of hard attention's samples
-    loss = training_loss(model.train()(batch), batch.target_output, batch.target_count)
+    loss = model.train().loss(batch)
     loss.total.backward()
     gradients = {name: weight.grad.cpu() for name, weight in model.named_parameters()}
     return loss.total.item(), loss.negative_log_likelihood.item(), gradients
@@ -114,7 +117,7 @@ def test_losses_gradients_and_search_equal_the_cpus(name, monkeypatch):
     plain = gather(corpus, pairs)
     expected = trained_step(built(keys), filled)
     with torch.inference_mode():
-        likelihood = negative_log_likelihood(built(keys).eval()(plain), plain.target_output)
+        likelihood = built(keys).eval().loss(plain).of_tokens
     beam, greedy = (hypotheses(built(keys), plain, size) for size in (3, 1))
     with SimulatedGPU() as gpu:
         on_gpu = built(keys).to("cuda")
@@ -122,7 +125,7 @@ def test_losses_gradients_and_search_equal_the_cpus(name, monkeypatch):
         assert gpu.record.operators
         moved = plain.to(torch.device("cuda"))
         with torch.inference_mode():
-            scored = negative_log_likelihood(on_gpu.eval()(moved), moved.target_output).cpu()
+            scored = on_gpu.eval().loss(moved).of_tokens.cpu()
         assert hypotheses(on_gpu, moved, 3) == beam
         assert hypotheses(on_gpu, moved, 1) == greedy
     assert found[:2] == pytest.approx(expected[:2], rel=1e-5)
@@ -178,18 +181,19 @@ def test_a_model_trains_packed_exactly_if_none_of_its_sentences_is_padded(name, 
                         lambda *arguments: padded.append(arguments) or unpack_indices(*arguments))
     corpus = corpus_for(MODELS[name].get("type"))
     batch = gather(corpus, np.arange(len(corpus))).to(torch.device("cuda"))
-    trained_step(built(MODELS[name]).to("cuda").to(torch.bfloat16), batch)
-    section = section_of(MODELS[name])
-    assert trains_packed(section, batch.source.device, torch.bfloat16) == (not padded) == (name in PACKED)
-    assert not trains_packed(section, batch.source.device, torch.float32)
-    assert not trains_packed(section, torch.device("cpu"), torch.bfloat16)
+    model = built(MODELS[name])
+    assert not model.trains_packed(torch.bfloat16), "on a CPU"
+    model.to("cuda")
+    trained_step(copy.deepcopy(model).to(torch.bfloat16), batch)
+    assert model.trains_packed(torch.bfloat16) == (not padded) == (name in PACKED)
+    assert not model.trains_packed(torch.float32)
 
 
 @pytest.mark.parametrize(("gigabytes", "chunks"), [(80, 2), (24, 5), (8, 15)])
 def test_chunks_of_the_loss_have_at_most_one_gigabyte_and_a_64th_of_the_memory(gpu, monkeypatch, gigabytes, chunks):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=gigabytes * 10**9))
     weight = torch.zeros(37_000, 1, dtype=torch.bfloat16, device="cuda")
-    rows = _chunks(25_000, weight)
+    rows = chunks_of(25_000, weight)
     assert len(rows) == chunks and (rows[0].start, rows[-1].stop) == (0, 25_000)
 
 

@@ -9,7 +9,7 @@ from simulation import SimulatedGPU
 from toy import WORDS
 
 from seq2seq.data.batching import Shape
-from seq2seq.model import rnn
+from seq2seq.model.variants import rnn
 from seq2seq.recipe import load_recipe
 from seq2seq.storage.checkpoints import newest_checkpoint
 from seq2seq.training.run import start_training, train
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("quick_tensorboard")
 FOUR_STEPS = ("training.max_steps=4", "training.validate_every=2", "training.log_every=1",
               "data.cleaning.max_pieces=30", "training.valid_sentences=3", "decoding.max_length_ratio=0.3",
               "decoding.safety_net=false", "training.batch_tokens=40", "training.epsilon=0.001", "model.d_model=32")
-RNN = ("model.type=rnn", "model.num_heads=1", "model.feed_forward=2048")
+RNN = ("model={type: rnn, d_model: 32, encoder_layers: 1, decoder_layers: 1, num_heads: 1, dropout: 0.0}",)
 SETTINGS = {
     "transformer": ("training.accumulation=3", "training.average.kind=last", "training.average.count=2"),
     "transformer-muon": ("training.optimizer=muon", "tokenizer.subword_sampling=0.1", "training.gradient_clip=0"),
@@ -41,7 +41,7 @@ data:
   test: {same: {source: train.numbers, target: train.order}}
   cleaning: {max_pieces: 17}
 tokenizer: {type: words}
-model: {type: pointer, d_model: 16, num_heads: 1, encoder_layers: 1, decoder_layers: 1, dropout: 0.0, max_positions: 19}
+model: {type: pointer, d_model: 16, encoder_layers: 1, decoder_layers: 1, dropout: 0.0, max_positions: 19}
 metrics: [exact]
 training: {batch_tokens: 50, learning_rate: 0.02, warmup_steps: 2, max_steps: 4, validate_every: 2, log_every: 1,
            epsilon: 0.001, label_smoothing: 0.0, best_metric: exact, precision: fp32, threads: 1}

@@ -12,7 +12,6 @@ from seq2seq.data.alignment_links import AlignmentSettings, measured_aligner
 from seq2seq.data.batching import EncodedCorpus, EncodedSide
 from seq2seq.errors import RecipeError
 from seq2seq.interop.exporting import put_head_first
-from seq2seq.model.attention_weights import attention_maps
 from seq2seq.recipe import load_recipe
 from seq2seq.training.alignment_head import best_aligner
 from seq2seq.training.guided_alignment import (
@@ -49,7 +48,7 @@ def guided_loss(model, batch, links, weight=0.5):
 
 def test_the_loss_is_the_cross_entropy_of_the_first_head_at_the_step_that_reads_the_piece(make_model, make_batch):
     model, batch = make_model().eval(), make_batch()
-    maps = attention_maps(model, batch).cross[guided_layer(3)][0, 0]            # (targets, sources) of pair 0
+    maps = model.attention_maps(batch).cross[guided_layer(3)][0, 0]            # (targets, sources) of pair 0
     expected = -0.5 * (0.75 * maps[1, 2].log() + 0.25 * maps[1, 0].log() + maps[2, 1].log())
     loss = guided_loss(model, batch, [[0, 2, 0.75], [0, 0, 0.25], [1, 1, 1.0]])
     torch.testing.assert_close(loss, expected.float(), rtol=1e-4, atol=1e-5)
@@ -120,9 +119,9 @@ def test_damaged_labels_are_computed_again(guided_run, tmp_path):
 
 def test_the_first_head_of_an_export_is_the_one_that_aligns_words_best(make_model, make_batch):
     model, batch = make_model(), make_batch()
-    before, hidden = attention_maps(model, batch).cross[0], model(batch).hidden
+    before, hidden = model.attention_maps(batch).cross[0], model(batch).hidden
     put_head_first(model.decoder[0].cross_attention, 2)
-    torch.testing.assert_close(attention_maps(model, batch).cross[0][:, [1, 0]], before)
+    torch.testing.assert_close(model.attention_maps(batch).cross[0][:, [1, 0]], before)
     torch.testing.assert_close(model(batch).hidden, hidden)
 
 

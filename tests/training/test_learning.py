@@ -13,7 +13,7 @@ import torch
 from benchmarks.learning import epoch_steps, ours, reference
 from benchmarks.reference import PlainTransformer, plain_model, train_steps
 from seq2seq.errors import UserError
-from seq2seq.model.rnn import Cell
+from seq2seq.model.variants.rnn import Cell
 from seq2seq.recipe import load_recipe
 from seq2seq.training.run import start_training
 
@@ -33,8 +33,7 @@ training:
   precision: fp32
   threads: 1
 """
-RNN = ["model.type=rnn", "model.encoder_layers=1", "model.decoder_layers=1", "model.num_heads=1",
-       "model.feed_forward=2048"]
+RNN = ["model={type: rnn, d_model: 48, encoder_layers: 1, decoder_layers: 1, num_heads: 1, dropout: 0.1}"]
 # Settings, seeds, and maximum difference of the mean loss to that of the reference. Post-norm, seeds 1 and 2: seq2seq
 # 3.845 and 3.799, the reference 3.980 and 3.950; with Glorot initialisation of gain 1, which this test must detect,
 # 4.099 and 4.095. Pre-norm, three seeds: seq2seq 3.961, 3.875, 3.982, the reference 3.880, 3.916, 4.005.

@@ -8,7 +8,7 @@ from seq2seq.data.batching import IGNORE_INDEX
 from seq2seq.devices import is_out_of_memory
 from seq2seq.errors import UserError
 from seq2seq.model.consistency import TokenCutoff
-from seq2seq.model.rnn import RecurrentModel
+from seq2seq.model.variants.rnn import RecurrentModel
 from seq2seq.recipe import TrainingSection
 from seq2seq.training.step import TrainingStep
 

@@ -12,9 +12,8 @@ import torch
 
 from seq2seq.data.batching import IGNORE_INDEX
 from seq2seq.model import loss as loss_module
-from seq2seq.model.interface import Logits
 from seq2seq.model.kernels import loss as loss_kernel
-from seq2seq.model.loss import smoothed_cross_entropy
+from seq2seq.model.loss import Logits, smoothed_cross_entropy
 
 ROWS, D_MODEL = 11, 5
 IGNORED = [0, 7, 10]

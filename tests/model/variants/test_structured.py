@@ -5,8 +5,8 @@ import itertools
 import pytest
 import torch
 
-from seq2seq.model.attention_scores import Weighing
-from seq2seq.model.structured_attention import chain_marginals
+from seq2seq.model.attention import ScaledDotProduct
+from seq2seq.model.variants.structured import StructuredWeighing, chain_marginals
 
 
 def by_brute_force(scores, pairwise):
@@ -69,7 +69,7 @@ def test_extreme_scores_give_neither_nan_nor_infinite_gradients():
 
 
 def test_each_head_learns_its_own_potentials_and_they_change_the_weights():
-    weighing = Weighing(2, 4, normalize="structured")
+    weighing = StructuredWeighing(2, 4)
     assert dict(weighing.named_parameters())["pairwise"].shape == (2, 1, 2, 2) and not weighing.is_scaled_dot_product
     query, keys = torch.randn(3, 2, 5, 4), torch.randn(3, 2, 6, 4)
     bias = torch.zeros(3, 1, 1, 6)
@@ -83,6 +83,6 @@ def test_each_head_learns_its_own_potentials_and_they_change_the_weights():
 
 def test_only_the_attention_over_the_source_of_the_last_layer_is_structured(make_model):
     model = make_model(selection="structured", decoder_layers=3)
-    kinds = [layer.cross_attention.weighing.normalize for layer in model.decoder]
-    assert kinds == ["softmax", "softmax", "structured"]
-    assert all(layer.self_attention.weighing.normalize == "softmax" for layer in model.decoder)
+    kinds = [type(layer.cross_attention.weighing) for layer in model.decoder]
+    assert kinds == [ScaledDotProduct, ScaledDotProduct, StructuredWeighing]
+    assert all(layer.self_attention.weighing.is_scaled_dot_product for layer in model.decoder)

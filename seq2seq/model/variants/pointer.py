@@ -14,17 +14,35 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.data.batching import Batch
+from seq2seq.data.batching import IGNORE_INDEX, Batch
 from seq2seq.model.attention_scores import additive
-from seq2seq.model.interface import PointerOutput
+from seq2seq.model.interface import Model
 from seq2seq.model.layers import Dropout, Lookup, linear
+from seq2seq.model.loss import LossSum
 from seq2seq.model.packing import Sentences, check_length, pack_rows, source_and_target, unpack_rows
-from seq2seq.model.rnn import Encoder
+from seq2seq.model.variants.rnn import Encoder
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 
 # Target id of the first source position; position p, counted from 0, has the id FIRST_POSITION_ID + p. The source's
 # `</s>` has the id END_ID.
 FIRST_POSITION_ID = END_ID + 1
+
+
+@dataclass(frozen=True)
+class PointerOutput:
+    """Output of a pointer network.
+
+    values: (tokens, END_ID + longest_source), log p of each target id (see `target_log_probabilities`).
+    """
+
+    values: Tensor
+
+    def loss(self, target: Tensor, tokens: int, label_smoothing: float = 0.0) -> LossSum:
+        """Return the negative log-likelihood of the targets. A recipe with label smoothing is refused."""
+        counted = target != IGNORE_INDEX
+        targets = target.where(counted, END_ID)                                 # log p of `</s>` is always finite
+        found = self.values.gather(1, targets[:, None]).squeeze(1).where(counted, 0.0)
+        return LossSum(-found.sum(), found.detach(), tokens)
 
 
 @dataclass(frozen=True)
@@ -55,7 +73,7 @@ class PointerState:
                        attention=None if self.attention is None else self.attention.index_select(0, flat))
 
 
-class PointerNetwork(nn.Module):
+class PointerNetwork(Model):
     """Pointer network: a bidirectional recurrent encoder, and a recurrent decoder that points at encoder states.
 
     The target vocabulary has END_ID + max_positions ids: special symbols, and one id per source position before `</s>`.
@@ -84,7 +102,7 @@ class PointerNetwork(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, batch: Batch) -> PointerOutput:
-        """Return log p of all target ids, (target_tokens, END_ID + longest_source). See `interface.Seq2Seq`."""
+        """Return log p of all target ids, (target_tokens, END_ID + longest_source). See `Model.forward`."""
         source, target = source_and_target(batch, self.max_positions)
         memory = self.encode(batch.source, source)
         # The decoder's input is the encoder state that the previous target token points at. `rows` counts encoder

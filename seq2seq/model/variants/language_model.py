@@ -8,22 +8,24 @@ token is `</s>`. The language model has the same interface as the translation mo
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from seq2seq.data.batching import Batch
 from seq2seq.model.attention import MakeWeighing, ScaledDotProduct
-from seq2seq.model.interface import Logits
+from seq2seq.model.interface import Model
 from seq2seq.model.kv_cache import LayerCache, TransformerState
 from seq2seq.model.layers import Dropout, embeddings, sinusoids
+from seq2seq.model.loss import Logits
 from seq2seq.model.packing import Sentences, check_length
 from seq2seq.model.transformer import EncoderLayer, StepFunction, embed
 
 
-class LanguageModel(nn.Module):
+class LanguageModel(Model):
     """Decoder-only Transformer with embedding and output layer. `build_model` builds it from a recipe.
 
     Args:
@@ -31,6 +33,8 @@ class LanguageModel(nn.Module):
         window: maximum number of earlier positions that a position attends to; None: no limit.
         Other arguments: as in `Transformer`.
     """
+
+    pads = False
 
     def __init__(
         self, *, vocab_size: int, d_model: int, layers: int, num_heads: int, feed_forward: int, dropout: float = 0.0,
@@ -55,7 +59,7 @@ class LanguageModel(nn.Module):
         self.norm = nn.LayerNorm(d_model, eps=1e-5) if pre_norm else nn.Identity()
 
     def forward(self, batch: Batch) -> Logits:
-        """Return the logits, (target_tokens, vocab_size). See `interface.Seq2Seq`."""
+        """Return the logits, (target_tokens, vocab_size). See `Model.forward`."""
         check_length(batch.longest_target, self.max_positions)
         sentences = Sentences.of_batch(batch, batch.target_offsets, batch.target_positions, batch.longest_target)
         stream = embed(self.embedding, self.positions, batch.target_input, sentences.positions, self.scale,
@@ -73,6 +77,9 @@ class LanguageModel(nn.Module):
         caches = tuple(LayerCache(empty, empty, empty, empty) for _ in self.layers)
         return TransformerState(caches, visible=empty.view(sentences, 1, 0),
                                 source_bias=empty.view(sentences, heads, 1, 0))
+
+    def make_step_function(self) -> Callable[[Tensor, Any], tuple[Tensor, Any]]:
+        return partial(self.step, steps=[cast(EncoderLayer, layer).make_step_function() for layer in self.layers])
 
     @torch.no_grad()
     def step(self, last_tokens: Tensor, state: TransformerState,

@@ -7,13 +7,104 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.data.batching import Batch
+from seq2seq.data.batching import IGNORE_INDEX, Batch
 from seq2seq.model.attention import ScaledDotProduct, mask_to_bias
-from seq2seq.model.interface import CopyMixture, Logits, State, mixture_log_probabilities
+from seq2seq.model.interface import State
 from seq2seq.model.layers import linear
+from seq2seq.model.loss import Logits, LossSum, chunks, log_probabilities
 from seq2seq.model.packing import Sentences, check_length, pack, source_and_target, unpack
+from seq2seq.tokenizers.tokenizer import END_ID
+
+
+@dataclass(frozen=True)
+class CopyMixture:
+    """Mixture of the distribution over the vocabulary and the copy distribution over source pieces.
+
+    See et al. 2017 (arXiv:1704.04368, equation 9): p(y) = g p_vocabulary(y) + (1 - g) sum_{i: x_i = y} a_i
+
+    logits: logits of p_vocabulary. gate_logit: (tokens,), logit of g. weights: (tokens, longest_source), a; each row
+        sums to 1. pieces: (tokens, longest_source) int64, x: token ids of the source sentence of each target token.
+    """
+
+    logits: Logits
+    gate_logit: Tensor
+    weights: Tensor
+    pieces: Tensor
+
+    def loss(self, target: Tensor, tokens: int, label_smoothing: float = 0.0) -> LossSum:
+        """Return the negative log-likelihood of the targets. A recipe with label smoothing is refused."""
+        counted = target != IGNORE_INDEX
+        targets = target.where(counted, END_ID)                                 # any id: it counts nowhere
+        generated: Tensor = _ChunkedLogProbability.apply(self.logits.hidden, self.logits.weight, self.logits.bias,
+                                                         targets)
+        copied = self.copy_probability(targets).to(generated.dtype)
+        # Clamped, because tokens that do not occur in the source have a copy probability of 0, and log 0 = -inf.
+        copied = copied.clamp(min=torch.finfo(copied.dtype).tiny).log()
+        gate_logit = self.gate_logit.to(generated.dtype)
+        found = torch.logaddexp(F.logsigmoid(gate_logit) + generated, F.logsigmoid(-gate_logit) + copied)
+        found = found.where(counted, 0.0)
+        return self.logits.with_own_terms(LossSum(-found.sum(), found.detach(), tokens), target)
+
+    def copy_probability(self, target: Tensor) -> Tensor:
+        """Return sum_{i: x_i = y} a_i for the target token y of each row: (tokens,) -> (tokens,)"""
+        return (self.weights * (self.pieces == target[:, None])).sum(1)
+
+    def dense(self) -> Tensor:
+        """Return log p of all ids, (tokens, vocab_size), without gradient."""
+        return mixture_log_probabilities(self.logits.dense(), self.gate_logit, self.weights, self.pieces)
+
+
+@torch.no_grad()
+def mixture_log_probabilities(logits: Tensor, gate_logit: Tensor, weights: Tensor, pieces: Tensor) -> Tensor:
+    """Return log p of all ids under a `CopyMixture`, (rows, vocab_size).
+
+    logits: logits of p_vocabulary, (rows, vocab_size). Other arguments: as in `CopyMixture`.
+    """
+    log_probabilities = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(1)
+    log_generate, log_copy = (F.logsigmoid(gate.to(log_probabilities.dtype))[:, None]
+                              for gate in (gate_logit, -gate_logit))
+    log_probabilities += log_generate
+    # Copying changes only the probabilities of ids that occur in the source.
+    copied = torch.zeros_like(log_probabilities).scatter_add_(1, pieces, weights.to(log_probabilities.dtype))
+    mixed = torch.logaddexp(log_probabilities.gather(1, pieces), copied.gather(1, pieces).log() + log_copy)
+    return log_probabilities.scatter_(1, pieces, mixed)
+
+
+class _ChunkedLogProbability(torch.autograd.Function):
+    """log p of each target, (tokens,), from logits computed in chunks.
+
+    The backward pass recomputes the logits, because their gradient depends on d loss / d log p, which the forward pass
+    does not know.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor) -> Tensor:
+        found, log_normaliser = log_probabilities(Logits(hidden, weight, bias), target)
+        ctx.save_for_backward(hidden, weight, bias, target, log_normaliser)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
+        hidden, weight, bias, target, log_normaliser = ctx.saved_tensors
+        hidden_gradient = torch.empty_like(hidden)
+        weight_gradient = torch.zeros(weight.shape, dtype=log_normaliser.dtype, device=weight.device)
+        bias_gradient = None if bias is None else torch.zeros_like(bias, dtype=log_normaliser.dtype)
+        for rows in chunks(len(target), weight):
+            # d log p / d logits = one-hot - softmax
+            logits = Logits(hidden[rows], weight, bias).dense().to(log_normaliser.dtype)
+            logits_gradient = logits.sub_(log_normaliser[rows, None]).exp_().mul_(-gradient[rows, None])
+            logits_gradient.scatter_add_(1, target[rows, None], gradient[rows, None])
+            rounded = logits_gradient.to(hidden.dtype)
+            torch.mm(rounded, weight, out=hidden_gradient[rows])
+            weight_gradient += rounded.T @ hidden[rows]
+            if bias_gradient is not None:
+                bias_gradient += logits_gradient.sum(0)
+        if bias_gradient is not None:
+            bias_gradient = bias_gradient.to(bias.dtype)
+        return hidden_gradient, weight_gradient.to(weight.dtype), bias_gradient, None
 
 
 class CopySource(NamedTuple):
@@ -111,7 +202,8 @@ class CopyingModel(nn.Module):
     """Copy mechanism of a model, as a base class that precedes the model's class. `build_transformer` and
     `build_recurrent_model` add `copying`."""
 
-    variant = "copies from the source"
+    pads = True
+    has_plain_decoder = False
     copying: CopyHead
     # What the mechanism needs of a model: see `Transformer`.
     max_positions: int

@@ -5,10 +5,9 @@ import pytest
 import torch
 
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, Shape, gather
-from seq2seq.model import rnn
-from seq2seq.model.loss import training_loss
 from seq2seq.model.packing import Sentences
-from seq2seq.model.rnn import Cell, RecurrentModel
+from seq2seq.model.variants import rnn
+from seq2seq.model.variants.rnn import Cell, RecurrentModel
 
 D_MODEL = 14
 
@@ -100,7 +99,7 @@ def test_padding_to_a_fixed_shape_changes_nothing(make_model, make_corpus, selec
     indices, fill = np.arange(4), Shape(40, 47, 17)
     outcomes = []
     for batch in (gather(corpus, indices), gather(corpus, indices, fill)):
-        loss = training_loss(model(batch), batch.target_output, batch.target_count)
+        loss = model.loss(batch)
         # A parameter that only draws is for has no gradient where nothing is drawn.
         outcomes.append((loss, torch.autograd.grad(loss.total, model.parameters(), allow_unused=True)))
     (plain, gradients), (filled, filled_gradients) = outcomes
@@ -113,7 +112,7 @@ def test_padding_to_a_fixed_shape_changes_nothing(make_model, make_corpus, selec
 def test_hard_attention_gives_gradients_to_every_weight(make_model, make_batch):
     torch.manual_seed(1)
     model, batch = make_model(kind=RecurrentModel, selection="hard").train(), make_batch()
-    training_loss(model(batch), batch.target_output, batch.target_count).total.backward()
+    model.loss(batch).total.backward()
     assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in model.parameters())
 
 

@@ -10,12 +10,15 @@ first to the words of each context sentence j, with hidden states h_i^j, and the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
+from seq2seq.data.alignment_links import Kind
+from seq2seq.data.batching import Batch
+from seq2seq.model.attention_weights import AttentionMaps
 from seq2seq.model.layers import LAYER_GAIN, Dropout, linear
 from seq2seq.model.packing import Sentences, pack_rows, unpack_rows
 from seq2seq.model.transformer import Transformer
@@ -132,7 +135,8 @@ def _masked(scores: Tensor, is_key: Tensor) -> Tensor:
 class HierarchicalContextTransformer(Transformer):
     """Transformer whose decoder attends to the current sentences alone. `build_transformer` adds `hierarchy`."""
 
-    variant = "reads the context hierarchically"
+    pads = True
+    has_plain_decoder = False
     hierarchy: HierarchicalContext
 
     def encode(self, source: Tensor, sentences: Sentences) -> tuple[Tensor, Sentences]:
@@ -141,6 +145,23 @@ class HierarchicalContextTransformer(Transformer):
         hidden, _ = super().encode(source, segments.all)
         memory: tuple[Tensor, Sentences] = self.hierarchy(hidden, segments)
         return memory
+
+    def unmasked_maps(self, batch: Batch, kinds: Collection[Kind], cross_layer: int | None) -> AttentionMaps:
+        """See `Model.unmasked_maps`. The maps refer to positions in the whole source, and `context` is filled."""
+        calls: list[tuple[Tensor, Segments]] = []
+        hook = self.hierarchy.register_forward_pre_hook(lambda module, arguments: calls.append(arguments))
+        try:
+            maps = super().unmasked_maps(batch, kinds, cross_layer)
+        finally:
+            hook.remove()
+        (hidden, segments), = calls
+        sources = Sentences.from_offsets(batch.source_offsets, batch.longest_source)
+        context = []
+        if "context" in kinds:
+            words, sentences = self.hierarchy.weights(hidden, segments)
+            context.append(context_weights(words, sentences, segments, sources))
+        return replace(maps, encoder=[within_sources(weights, segments, sources) for weights in maps.encoder],
+                       cross=[over_sources(weights, segments, sources) for weights in maps.cross], context=context)
 
 
 # Attention weights, converted to maps over all positions of a source. The model encodes each sentence (segment) of a

@@ -7,9 +7,29 @@ computed by the forward-backward algorithm in log space. If all t are 0, the wei
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+
+from seq2seq.model.attention_scores import Weighing
+
+
+class StructuredWeighing(Weighing):
+    """Layer whose weights are the marginals of a linear chain. Each head learns its pairwise potentials."""
+
+    is_scaled_dot_product = False
+
+    def __init__(self, num_heads: int, head_size: int, **options: Any) -> None:
+        super().__init__(num_heads, head_size, **options)
+        self.pairwise = nn.Parameter(torch.zeros(num_heads, 1, 2, 2))
+
+    def forward(self, query: Tensor, keys: Tensor, bias: Tensor) -> Tensor:
+        """See `ScaledDotProduct.forward`. query: from `prepare`."""
+        scores = self.scores(query, keys, bias)
+        exact, is_key = torch.promote_types(scores.dtype, torch.float32), (bias == 0).expand(scores.shape)
+        return chain_marginals(scores.to(exact), self.pairwise.to(exact), is_key).to(scores.dtype)
 
 
 def chain_marginals(scores: Tensor, pairwise: Tensor, is_key: Tensor) -> Tensor:

@@ -10,9 +10,8 @@ from lookup import arrays_of, on_host
 
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, Shape, gather
 from seq2seq.model import build_model
-from seq2seq.model.loss import negative_log_likelihood, training_loss
-from seq2seq.model.pointer_network import FIRST_POSITION_ID, PointerNetwork
-from seq2seq.recipe import ModelSection
+from seq2seq.model.variants.pointer import FIRST_POSITION_ID, PointerNetwork
+from seq2seq.recipe.model_section import PointerSection
 from seq2seq.search.beam import search
 from seq2seq.search.options import SearchOptions, power_length_penalty
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID
@@ -72,7 +71,7 @@ def test_scores_are_the_equation_of_the_paper_computed_by_hand():
     model = make()
     weights = {name: weight.detach().numpy() for name, weight in model.named_parameters()}
     batch = batch_of()
-    found = model(batch).dense().detach().numpy()
+    found = model(batch).values.detach().numpy()
     for (words, places), span in zip(LISTS, spans(batch.target_offsets), strict=True):
         embedded = weights["source_embedding"][[*words, END_ID]] * 6**0.5
         left = plain_gru(model.encoder.recurrent, embedded, np.zeros(3))
@@ -93,7 +92,7 @@ def test_scores_are_the_equation_of_the_paper_computed_by_hand():
 @every_choice
 def test_positions_beyond_the_source_and_special_symbols_have_weight_zero(choice):
     batch = batch_of()
-    values = make(**choice)(batch).dense()
+    values = make(**choice)(batch).values
     assert values.shape == (batch.target_count, END_ID + batch.longest_source)
     for (words, _), span in zip(LISTS, spans(batch.target_offsets), strict=True):
         assert (values[span][:, [UNKNOWN_ID, START_ID]] == -math.inf).all()
@@ -108,9 +107,9 @@ def test_positions_beyond_the_source_and_special_symbols_have_weight_zero(choice
 @every_choice
 def test_outputs_do_not_depend_on_other_sentences_of_the_batch(choice):
     model, together = make(**choice), batch_of()
-    values = model(together).dense()
+    values = model(together).values
     for pair, span in zip(LISTS, spans(together.target_offsets), strict=True):
-        alone = model(batch_of([pair])).dense()
+        alone = model(batch_of([pair])).values
         torch.testing.assert_close(values[span][:, : alone.shape[1]], alone, **ROUNDING)
 
 
@@ -121,7 +120,7 @@ def test_padding_to_a_fixed_shape_changes_nothing(choice):
     for fill in (None, Shape(source_tokens=31, target_tokens=29, sentences=11)):
         batch = batch_of(fill=fill)
         model.zero_grad()
-        loss = training_loss(model(batch), batch.target_output, batch.target_count)
+        loss = model.loss(batch)
         loss.total.backward()
         results.append((loss.total, [weight.grad for weight in model.parameters()]))
     torch.testing.assert_close(results[1][0], results[0][0], rtol=1e-12, atol=0)
@@ -134,7 +133,7 @@ def test_padding_to_a_fixed_shape_changes_nothing(choice):
 @every_choice
 def test_step_by_step_equals_teacher_forcing(choice):
     model, batch = make(**choice), batch_of()
-    expected = model(batch).dense()
+    expected = model(batch).values
     rows = [batch.target_input[span] for span in spans(batch.target_offsets)]
     state = model.start(batch.source, batch.source_offsets, batch.longest_source, keep_attention=True)
     for position in range(batch.longest_target):
@@ -174,7 +173,8 @@ class Pointing:
 
     def log_probability(self, places):
         batch = batch_of([(self.words, places)])
-        return -negative_log_likelihood(self.model(batch), batch.target_output).double().sum().item()
+        with torch.no_grad():
+            return -self.model.loss(batch).of_tokens.double().sum().item()
 
 
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
@@ -201,7 +201,7 @@ def test_beam_search_finds_the_same_output_as_exhaustive_search(cell):
 @every_choice
 def test_every_architecture_option_gives_gradients_to_all_parameters(choice):
     model, batch = make(**choice), batch_of()
-    training_loss(model(batch), batch.target_output, batch.target_count).total.backward()
+    model.loss(batch).total.backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad.isfinite().all() and parameter.grad.abs().sum() > 0, name
 
@@ -211,20 +211,20 @@ def test_the_gradient_of_the_loss_equals_finite_differences():
     parameters = list(model.parameters())
 
     def loss(*_):
-        return training_loss(model(batch), batch.target_output, batch.target_count).total
+        return model.loss(batch).total
 
     assert torch.autograd.gradcheck(loss, parameters, fast_mode=True)
 
 
 def test_a_sentence_longer_than_the_positions_is_an_error():
     model = make(max_positions=4)
-    assert model(batch_of([([3, 4, 5], [1])])).dense().isfinite().any()
+    assert model(batch_of([([3, 4, 5], [1])])).values.isfinite().any()
     with pytest.raises(ValueError):
         model(batch_of([([3, 4, 5, 6], [1])]))
 
 
 def test_recipe_keys_build_the_same_model_as_constructor_arguments():
-    section = ModelSection(type="pointer", cell="lstm", d_model=6, num_heads=1, encoder_layers=2, decoder_layers=1)
+    section = PointerSection(cell="lstm", d_model=6, encoder_layers=2, decoder_layers=1)
     model = build_model(section, 23, 99)
     assert isinstance(model, PointerNetwork) and isinstance(model.decoder, torch.nn.LSTM)
     assert model.encoder.recurrent.num_layers == 2 and model.source_embedding.shape == (23, 6)
@@ -232,6 +232,6 @@ def test_recipe_keys_build_the_same_model_as_constructor_arguments():
 
 def test_dropout_acts_in_training_only():
     model, batch = make(dropout=0.5, encoder_layers=2, decoder_layers=2), batch_of()
-    torch.testing.assert_close(model(batch).dense(), model(batch).dense(), **ROUNDING)
+    torch.testing.assert_close(model(batch).values, model(batch).values, **ROUNDING)
     model.train()
-    assert not torch.equal(model(batch).dense(), model(batch).dense())
+    assert not torch.equal(model(batch).values, model(batch).values)

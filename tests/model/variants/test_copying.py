@@ -13,19 +13,18 @@ from trainings import final_weights, interrupting, press_ctrl_c, same
 from seq2seq.cli import main
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, Shape, gather
 from seq2seq.model import loss as losses
-from seq2seq.model.copy_mechanism import CopyHead
-from seq2seq.model.interface import CopyMixture, Logits
-from seq2seq.model.loss import log_probabilities, negative_log_likelihood, training_loss
+from seq2seq.model.loss import Logits
 from seq2seq.model.packing import Sentences
-from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import Transformer
+from seq2seq.model.variants.copying import CopyHead, CopyMixture
+from seq2seq.model.variants.rnn import RecurrentModel
 from seq2seq.recipe import load_recipe
 from seq2seq.signals import Stopped
 from seq2seq.storage.checkpoints import best_bundle
 from seq2seq.tokenizers.tokenizer import END_ID
 from seq2seq.training.run import train
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 ROUNDING = {"rtol": 0, "atol": 1e-11}
 CHOICES = [(Transformer, {}), (Transformer, {"selection": "hard", "pre_norm": True}),
@@ -85,9 +84,9 @@ def test_the_loss_of_a_mixture_is_its_log_probability(chunks, bias):
     # 7 stands in the source, 9 does not; one counts nowhere.
     target = torch.tensor([7, 9, 12, -100, 2])
     expected = output.dense().gather(1, target.clamp(min=0)[:, None]).squeeze(1) * (target >= 0)
-    torch.testing.assert_close(log_probabilities(output, target), expected, rtol=1e-12, atol=0)
-    torch.testing.assert_close(negative_log_likelihood(output, target), -expected.float())
-    summed = training_loss(output, target, 4)
+    summed = output.loss(target, 4)
+    torch.testing.assert_close(summed.log_probabilities, expected, rtol=1e-12, atol=0)
+    torch.testing.assert_close(summed.of_tokens, -expected.float())
     torch.testing.assert_close(summed.total, -expected.sum(), rtol=1e-12, atol=0)
     torch.testing.assert_close(summed.negative_log_likelihood, -expected.sum(), rtol=1e-12, atol=0)
     assert summed.tokens == 4 and not summed.log_probabilities.requires_grad
@@ -100,7 +99,7 @@ def test_the_gradient_of_the_copy_mixture_loss_equals_finite_differences(chunks,
 
     def loss(hidden, weight, gate, scores, *bias):
         output = CopyMixture(Logits(hidden, weight, *(bias or [None])), gate, scores.softmax(1), pieces)
-        return training_loss(output, target, 4).total
+        return output.loss(target, 4).total
 
     parts = [logits.hidden, logits.weight, gate, scores, *([logits.bias] if bias else [])]
     assert torch.autograd.gradcheck(loss, parts, fast_mode=True)
@@ -110,7 +109,7 @@ def test_tokens_that_can_only_be_generated_or_only_copied_have_finite_loss_and_g
     logits, gate, scores, pieces = random_mixture(torch.float32)
     for value in (-200.0, 200.0):
         output = CopyMixture(logits, torch.full_like(gate, value, requires_grad=True), scores.softmax(1), pieces)
-        total = training_loss(output, torch.tensor([9, 7, 12, 11, 2]), 5).total
+        total = output.loss(torch.tensor([9, 7, 12, 11, 2]), 5).total
         gradients = torch.autograd.grad(total, [logits.hidden, logits.weight, output.gate_logit, scores])
         assert total.isfinite() and all(gradient.isfinite().all() for gradient in gradients)
 
@@ -188,7 +187,7 @@ def test_padding_to_a_fixed_shape_changes_nothing(make_model, kind, choice):
     for fill in (None, Shape(source_tokens=31, target_tokens=29, sentences=11)):
         batch = batch_of(fill=fill)
         model.zero_grad()
-        loss = training_loss(model.forward(batch), batch.target_output, batch.target_count)
+        loss = model.loss(batch)
         loss.total.backward()
         gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
         results.append((loss.total, loss.negative_log_likelihood, gradients))
@@ -198,7 +197,7 @@ def test_padding_to_a_fixed_shape_changes_nothing(make_model, kind, choice):
 @every_choice
 def test_every_architecture_option_gives_gradients_to_all_parameters(make_model, kind, choice):
     model, batch = make_model(kind=kind, copy=True, **choice).train(), batch_of()
-    training_loss(model.forward(batch), batch.target_output, batch.target_count).total.backward()
+    model.loss(batch).total.backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None and parameter.grad.isfinite().all(), name
         assert parameter.grad.abs().sum() > 0, name

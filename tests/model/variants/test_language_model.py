@@ -7,9 +7,9 @@ import torch.nn.functional as F
 
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.model import build_model, weighing_of
-from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.layers import sinusoids
-from seq2seq.recipe import ModelSection
+from seq2seq.model.variants.language_model import LanguageModel
+from seq2seq.recipe.model_section import LanguageModelSection
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 
 ROUNDING = {"rtol": 0, "atol": 1e-12}
@@ -136,9 +136,9 @@ def test_a_text_longer_than_the_positions_is_an_error():
 
 
 def test_recipe_keys_build_the_same_model_as_constructor_arguments():
-    section = ModelSection(type="language_model", d_model=14, encoder_layers=7, decoder_layers=3, num_heads=2,
-                           feed_forward=17, activation="silu", norm="pre", positions="learned", max_positions=29,
-                           tied_embeddings="none", scale_embedding=False, output_bias=True)
+    section = LanguageModelSection(d_model=14, decoder_layers=3, num_heads=2, feed_forward=17, activation="silu",
+                                   norm="pre", positions="learned", max_positions=29, tied_embeddings="none",
+                                   scale_embedding=False, output_bias=True)
     model = build_model(section, source_vocab_size=11, target_vocab_size=13)
     assert isinstance(model, LanguageModel)
     assert build_model(section.model_copy(update={"window": 5}), 11, 13).window == 5

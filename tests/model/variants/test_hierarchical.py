@@ -5,14 +5,11 @@ import pytest
 import torch
 
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, Shape, gather
-from seq2seq.inference.int8 import NativeEngine
 from seq2seq.model import build_model
-from seq2seq.model.attention_weights import attention_maps
-from seq2seq.model.hierarchical_context import Segments
-from seq2seq.model.loss import training_loss
 from seq2seq.model.packing import Sentences
 from seq2seq.model.transformer import Transformer
-from seq2seq.recipe import ModelSection
+from seq2seq.model.variants.hierarchical import Segments
+from seq2seq.recipe import TransformerSection
 from seq2seq.tokenizers.context import SEPARATOR_ID as SEP
 from seq2seq.tokenizers.tokenizer import END_ID
 
@@ -21,7 +18,7 @@ SOURCES = [[7, 8, SEP, 9, 10, 11, SEP, 12, 13], [5, 6, 7], [8, SEP, 9, 10, 11, 1
 TARGETS = [[4, 5, 6], [7, 8], [9], [10, 11, 4, 5]]
 
 
-SECTION = ModelSection(d_model=8, encoder_layers=2, decoder_layers=2, num_heads=2, feed_forward=12, dropout=0.0,
+SECTION = TransformerSection(d_model=8, encoder_layers=2, decoder_layers=2, num_heads=2, feed_forward=12, dropout=0.0,
                        context="hierarchical")
 
 
@@ -57,7 +54,7 @@ def test_filling_a_batch_changes_nothing(model):
     outcomes = []
     for fill in (None, Shape(41, 23, 7)):
         batch = batch_of(fill=fill)
-        total = training_loss(model(batch), batch.target_output, batch.target_count).total
+        total = model.loss(batch).total
         outcomes.append([total.detach(), *torch.autograd.grad(total, list(model.parameters()))])
     torch.testing.assert_close(outcomes[1], outcomes[0], rtol=0, atol=1e-11)
 
@@ -130,7 +127,7 @@ def test_all_parameters_have_a_gradient(model):
 
 
 def test_the_weights_of_context_words_and_of_their_sentences_add_up_to_1(model):
-    maps = attention_maps(model, batch_of())
+    maps = model.attention_maps(batch_of())
     (context,) = maps.context
     torch.testing.assert_close(context[0, 0, 7:10].sum(1), torch.ones(3).double())  # only the context is attended to
     assert context[0, 0, 7:10, 7:].abs().sum() == 0 and context[0, 0, :7].abs().sum() == 0
@@ -144,4 +141,4 @@ def test_the_weights_of_context_words_and_of_their_sentences_add_up_to_1(model):
 
 
 def test_the_kernels_refuse_the_model():
-    assert NativeEngine.obstacle(SECTION) == "reads the context hierarchically"
+    assert "reads the context hierarchically" in SECTION.peculiarity

@@ -10,19 +10,22 @@ equation 5).
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from seq2seq.model.attention import mask_to_bias, merge_beam_and_heads
-from seq2seq.model.attention_scores import Weighing
+from seq2seq.data.alignment_links import Kind
+from seq2seq.data.batching import Batch
+from seq2seq.model.attention import MakeWeighing, mask_to_bias, merge_beam_and_heads
+from seq2seq.model.attention_scores import weighing_of
+from seq2seq.model.attention_weights import AttentionMaps
 from seq2seq.model.encoder_decoder import EncoderDecoder
-from seq2seq.model.hard_attention import select_position
-from seq2seq.model.interface import HardAttentionSample, Logits
 from seq2seq.model.layers import Dropout, Lookup, linear
+from seq2seq.model.loss import Logits
 from seq2seq.model.packing import Sentences, pack_rows, unpack, unpack_rows
 
 
@@ -83,20 +86,16 @@ class Cell(nn.Module):
 class SourceAttention(nn.Module):
     """Attention of the decoder over the annotations, with `num_heads` heads (the paper has one head).
 
-    The additive score has the paper's parameters W_a, U_a and v_a. With the other scores, query and key are not
-    projected. The bilinear score has one parameter, W; the dot-product scores have none.
+    weighing: attention weights. projects: True to project query and key, with the paper's W_a and U_a; dot products are
+    computed of the states themselves (Luong et al. 2015).
     """
 
-    def __init__(self, units: int, num_heads: int, score: str, normalize: str, selection: str) -> None:
+    def __init__(self, units: int, num_heads: int, weighing: MakeWeighing, projects: bool) -> None:
         super().__init__()
-        self.num_heads, self.hard = num_heads, selection == "hard"
-        normalize = "structured" if selection == "structured" else normalize
-        additive = score == "additive"
-        self.query: nn.Module = linear(units, units) if additive else nn.Identity()
-        self.key: nn.Module = linear(units, units) if additive else nn.Identity()
-        self.weighing = Weighing(num_heads, units // num_heads, score, normalize)
-        if self.hard:
-            self.baseline = nn.Linear(units, 1)
+        self.num_heads = num_heads
+        self.query: nn.Module = linear(units, units) if projects else nn.Identity()
+        self.key: nn.Module = linear(units, units) if projects else nn.Identity()
+        self.weighing = weighing(num_heads, units // num_heads)
 
     def start(self, memory: Tensor, sentences: Sentences) -> SourceMemory:
         """Compute keys and values from the annotations, (source_tokens, units)."""
@@ -104,19 +103,19 @@ class SourceAttention(nn.Module):
         keys, values = unpack(torch.cat([self.key(memory).view(heads), memory.view(heads)], 1), sentences)
         return SourceMemory(keys, values, mask_to_bias(sentences.token_mask[:, None, None], memory.dtype))
 
-    def forward(self, query: Tensor, source: SourceMemory) -> tuple[Tensor, Tensor, HardAttentionSample | None]:
-        """(rows, units) -> context (rows, units), attention weights (sentences, heads, beam, longest_source), and the
-        attention sample, which is None except in training with hard attention."""
+    def forward(self, query: Tensor, source: SourceMemory) -> tuple[Tensor, Tensor, Tensor | None]:
+        """(rows, units) -> context (rows, units), attention weights (sentences, heads, beam, longest_source), and what
+        `select` reports."""
         sentences, heads, _, head_size = source.keys.shape
         queries = self.weighing.prepare(self.query(query).view(sentences, -1, heads, head_size)).transpose(1, 2)
         weights = self.weighing(queries, source.keys, source.bias)
-        used_weights, sample = weights, None
-        if self.hard:
-            used_weights, log_probability = select_position(weights, self.training)
-            if log_probability is not None:
-                sample = HardAttentionSample(merge_beam_and_heads(log_probability[..., None]).sum(1),
-                                             self.baseline(query.detach()).squeeze(1))
-        return merge_beam_and_heads(used_weights @ source.values), weights, sample
+        used_weights, reported = self.select(weights, query)
+        return merge_beam_and_heads(used_weights @ source.values), weights, reported
+
+    def select(self, weights: Tensor, query: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the weights with which the values are summed, here `weights`. Also return numbers of each row for the
+        loss, (rows, numbers), or None. query: (rows, units)."""
+        return weights, None
 
 
 class SourceMemory(NamedTuple):
@@ -186,8 +185,7 @@ class RecurrentModel(EncoderDecoder):
         cell: "gru" or "lstm".
         decoder_layers: number of decoder layers. The query of attention is the state of the last layer; the context is
             an input of the first layer.
-        score, normalize: see `attention_scores.Weighing`.
-        selection: "soft", "hard" (see `hard_attention`) or "structured" (see `structured_attention`).
+        attention: class of the attention layer. weighing, projects: see `SourceAttention`.
         input_feeding: True: each step also receives the last attentional state (Luong et al. 2015, section 3.3).
         dropout: probability, applied to embeddings, between layers and before the output layer.
         max_positions, tied_embeddings, scale_embedding, output_bias: as in `Transformer`.
@@ -195,16 +193,17 @@ class RecurrentModel(EncoderDecoder):
 
     def __init__(
         self, *, source_vocab_size: int, target_vocab_size: int, d_model: int, encoder_layers: int = 1,
-        decoder_layers: int = 1, num_heads: int = 1, cell: str = "gru", score: str = "additive",
-        normalize: str = "softmax", selection: str = "soft", input_feeding: bool = False, dropout: float = 0.0,
-        max_positions: int = 1024, tied_embeddings: str = "all", scale_embedding: bool = True,
-        output_bias: bool = False,
+        decoder_layers: int = 1, num_heads: int = 1, cell: str = "gru",
+        attention: type[SourceAttention] = SourceAttention, weighing: MakeWeighing | None = None, projects: bool = True,
+        input_feeding: bool = False, dropout: float = 0.0, max_positions: int = 1024, tied_embeddings: str = "all",
+        scale_embedding: bool = True, output_bias: bool = False,
     ) -> None:
         super().__init__(source_vocab_size, target_vocab_size, d_model, max_positions, tied_embeddings, scale_embedding,
                          output_bias)
         self.dropout = Dropout(dropout)
         self.encoder = Encoder(d_model, d_model, encoder_layers, cell, dropout)
-        self.attention = SourceAttention(d_model, num_heads, score, normalize, selection)
+        weighing = weighing or weighing_of("additive", "softmax")
+        self.attention = attention(d_model, num_heads, weighing, projects)
         cells = [Cell(cell, d_model) for _ in range(decoder_layers)]
         self.cells = nn.ModuleList(cells)
         gates, states = cells[0].gates, decoder_layers * cells[0].vectors
@@ -238,24 +237,25 @@ class RecurrentModel(EncoderDecoder):
             padded, hidden = padded.index_select(0, order), hidden.index_select(2, order)
             source_memory = SourceMemory(*(part.index_select(0, order) for part in source_memory))
         output = memory.new_zeros(len(target), self.d_model)
-        outputs, samples = [], []
+        outputs, reports = [], []
         for position, rows in zip(padded.unbind(1), active_rows, strict=True):
             if rows < len(output):
                 hidden, output = hidden[:, :, :rows], output[:rows]
                 source_memory = SourceMemory(*(part[:rows] for part in source_memory))
-            hidden, output, _, sample = self._advance(position[:rows], hidden, output, source_memory)
+            hidden, output, _, reported = self._advance(position[:rows], hidden, output, source_memory)
             outputs.append(output)
-            if sample is not None:
-                samples.append(torch.stack([sample.log_probability, sample.baseline], 1))
+            if reported is not None:
+                reports.append(reported)
         # token_rows: index of the row of each target token in the concatenated outputs, (target_tokens,).
         begins = torch.tensor([0, *active_rows[:-1]], device=memory.device).cumsum(0)
         token_rows = begins[target.positions] + (target.sentence if order is None else order.argsort()[target.sentence])
         hidden = self.dropout(torch.cat(outputs).index_select(0, token_rows))
-        logits = Logits(hidden, self.output_weight, self.output_bias)
-        if samples:
-            columns = torch.cat(samples).index_select(0, token_rows).unbind(1)
-            logits = replace(logits, attention_sample=HardAttentionSample(*columns))
-        return logits
+        return self.logits(hidden, torch.cat(reports).index_select(0, token_rows) if reports else None)
+
+    def logits(self, hidden: Tensor, reported: Tensor | None = None) -> Logits:
+        """Return the logits of hidden states, (tokens, d_model). reported: numbers of each token from the attention
+        layer, (tokens, numbers), see `SourceAttention.select`."""
+        return Logits(hidden, self.output_weight, self.output_bias)
 
     def start_decoder(self, memory: Tensor, sentences: Sentences, keep_attention: bool) -> RecurrentState:
         """Return the state before the first step. memory, sentences: from `encode`."""
@@ -277,7 +277,7 @@ class RecurrentModel(EncoderDecoder):
         return self.dropout(output), replace(state, hidden=hidden, output=output, attention=attention)
 
     def _advance(self, embedded: Tensor, hidden: Tensor, output: Tensor,
-                 source: SourceMemory) -> tuple[Tensor, Tensor, Tensor, HardAttentionSample | None]:
+                 source: SourceMemory) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Compute one position of every row.
 
         Args:
@@ -286,9 +286,9 @@ class RecurrentModel(EncoderDecoder):
             hidden: (layers, vectors, rows, d_model), states of the cells at the previous position.
             output: (rows, d_model), input of the output layer at the previous position.
         Returns:
-            `hidden` and `output` at this position, the attention weights, and the attention sample.
+            `hidden` and `output` at this position, the attention weights, and what the attention layer reports.
         """
-        context, weights, sample = self.attention(hidden[-1, 0], source)
+        context, weights, reported = self.attention(hidden[-1, 0], source)
         inputs = embedded + self.context_in(context)
         projected, output_input = inputs[:, : -self.d_model], inputs[:, -self.d_model :]
         if self.fed_in is not None:
@@ -299,7 +299,28 @@ class RecurrentModel(EncoderDecoder):
                 projected = self.between[number - 1](self.dropout(states[-1][0]))
             states.append(cell(projected, hidden[number]))
         output = (output_input + self.output(states[-1][0])).tanh()
-        return torch.stack(states), output, weights, sample
+        return torch.stack(states), output, weights, reported
+
+    def unmasked_maps(self, batch: Batch, kinds: Collection[Kind], cross_layer: int | None) -> AttentionMaps:
+        """See `Model.unmasked_maps`. There is one attention layer, whose weights of each step are recorded."""
+        steps: list[Tensor] = []
+
+        def record(module: Any, arguments: Any, outputs: tuple[Tensor, Tensor, Any]) -> None:
+            steps.append(outputs[1])
+
+        hook = self.attention.register_forward_hook(record)
+        try:
+            self(batch)
+        finally:
+            hook.remove()
+        if "cross" not in kinds:
+            return AttentionMaps([], [], [])
+        targets = Sentences.from_offsets(batch.target_offsets, batch.longest_target)
+        _, order = plan_active_rows(targets)
+        order = torch.arange(len(targets), device=batch.source.device) if order is None else order
+        padded = [weights.new_zeros(len(targets), *weights.shape[1:]).index_copy(0, order[: len(weights)], weights)
+                  for weights in steps]                                         # a step omits finished sentences
+        return AttentionMaps([], [], [torch.cat(padded, 2)])
 
     def _embed(self, embedding: Tensor, tokens: Tensor) -> Tensor:
         embedded: Tensor = Lookup.apply(embedding, tokens) * self.scale
