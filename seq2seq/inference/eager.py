@@ -39,7 +39,7 @@ class TensorState:
         return None if self.inner.attention is None else at_least_fp32(self.inner.attention).cpu().numpy()
 
     def select(self, rows: np.ndarray) -> TensorState:
-        return TensorState(self.inner.select(torch.from_numpy(rows).to(self.device)), self.device)
+        return TensorState(self.inner.select(copy_to_device(torch.from_numpy(rows), self.device)), self.device)
 
 
 class EagerEngine:

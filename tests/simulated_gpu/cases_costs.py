@@ -56,7 +56,7 @@ MICRO_BATCH_OPERATORS = 18
 BASE_STEP = {"post": 526, "pre": 530}
 # By beam size, and on the GPU, with kernels and CUDA graphs, or on the host: the mean of a search of 8 steps, its start
 # included. The launch of a graph counts as one operator.
-SEARCH_STEP = {(1, False): Cost(5.7, 61.2), (4, False): Cost(6.4, 63.2),
+SEARCH_STEP = {(1, False): Cost(3, 47.7), (4, False): Cost(3, 49.7),
                (1, True): Cost(1 / 8, 6.2), (4, True): Cost(1 / 8, 6.3)}
 # By number of decoder layers: kernels of a step, without a graph.
 STEP_KERNELS = {1: 24, 6: 99}
