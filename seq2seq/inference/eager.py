@@ -13,14 +13,11 @@ from torch import Tensor
 
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.devices import copy_to_device, dtype_of
-from seq2seq.inference.device_search import StepwiseRun, decode
 from seq2seq.inference.tensor_scores import TensorScores, at_least_fp32
 from seq2seq.model import Model
 from seq2seq.recipe.decoding_section import DEFAULT_BATCH_TOKENS
 from seq2seq.search.beam import WholeSearch
-from seq2seq.search.beams import Hypothesis
 from seq2seq.search.interface import Scores
-from seq2seq.search.options import SearchOptions
 from seq2seq.search.scores import ArrayScores
 
 
@@ -36,7 +33,7 @@ class TensorState:
         return None if self.inner.attention is None else at_least_fp32(self.inner.attention).cpu().numpy()
 
     def select(self, rows: np.ndarray) -> TensorState:
-        return TensorState(self.inner.select(torch.from_numpy(rows).to(self.device)), self.device)
+        return TensorState(self.inner.select(copy_to_device(torch.from_numpy(rows), self.device)), self.device)
 
 
 class EagerEngine:
@@ -53,15 +50,7 @@ class EagerEngine:
 
     @property
     def whole_search(self) -> WholeSearch | None:
-        """See `engines.Engine.whole_search`. On a GPU, the search runs there and does not wait for it in each step."""
-        return self._search_on_device if self.device.type == "cuda" else None
-
-    @torch.inference_mode()
-    def _search_on_device(self, source: np.ndarray, source_offsets: np.ndarray, max_lengths: Sequence[int],
-                          options: SearchOptions) -> list[list[Hypothesis]]:
-        state = self.model.start(*self.on_device(source, source_offsets))
-        banned = copy_to_device(torch.from_numpy(options.banned), self.device)
-        return decode(StepwiseRun(self._step, state, max_lengths, options, banned), max_lengths)
+        return None
 
     def on_device(self, source: np.ndarray, source_offsets: np.ndarray) -> tuple[Tensor, Tensor, int]:
         """Return the first arguments of `model.interface.Stepwise.start`."""

@@ -25,14 +25,13 @@ from torch import Tensor
 
 from seq2seq.devices import copy_to_device
 from seq2seq.inference.cuda_graphs import CudaGraphs
-from seq2seq.inference.device_search import decode
 from seq2seq.inference.eager import EagerEngine
 from seq2seq.model import Model
 from seq2seq.model.kernels.select_top import Banned, Beams, advance, best_continuations, serves
 from seq2seq.model.kernels.step_attention import MAX_HEAD_SIZE, cross_attention, self_attention
 from seq2seq.model.packing import Sentences, check_length
 from seq2seq.model.transformer import DecoderLayer, Transformer
-from seq2seq.search.beam import WholeSearch
+from seq2seq.search.beam import StepwiseRun, WholeSearch
 from seq2seq.search.beams import Hypothesis
 from seq2seq.search.options import SearchOptions
 from seq2seq.tokenizers.tokenizer import START_ID
@@ -48,6 +47,8 @@ MORE_POSITIONS = 16
 MAX_BATCH_TOKENS = 65_536
 # Maximum number of settings whose graphs exist at once, for requests with different beam sizes.
 MAX_STORAGES = 3
+# Number of steps between two checks for finished sentences. At each check, the host waits for the GPU.
+CHECK_STEPS = 8
 
 
 def rounded(sentences: int) -> int:
@@ -223,9 +224,12 @@ class StaticEngine(EagerEngine):
     @torch.inference_mode()
     def _search(self, source: np.ndarray, source_offsets: np.ndarray, max_lengths: Sequence[int],
                 options: SearchOptions) -> list[list[Hypothesis]]:
-        """See `search.beam.WholeSearch`. Only one thread searches at a time, because threads share the storage."""
+        """See `search.beam.WholeSearch`. Only one thread searches at a time, because threads share the storage.
+
+        Beams and vocabularies that the kernels do not serve are searched on the host.
+        """
         if not serves(options.beam_size, len(self.transformer.output_weight)):
-            return self._search_on_device(source, source_offsets, max_lengths, options)
+            return StepwiseRun(self, source, source_offsets, max_lengths, options).finish()
         with self.in_use:
             tokens, offsets, longest_source = self.on_device(source, source_offsets)
             check_length(longest_source, self.max_positions)
@@ -237,7 +241,7 @@ class StaticEngine(EagerEngine):
                 projected = cast(DecoderLayer, layer).cross_attention.key_value(hidden)
                 memory[: len(tokens)] = projected.view(len(tokens), *memory.shape[1:])
             storage.start(offsets, max_lengths, sentences)
-            return decode(_StaticRun(self, storage, sentences, len(max_lengths)), max_lengths)
+            return _StaticRun(self, storage, sentences, max_lengths).finish()
 
     def _storage_for(self, options: SearchOptions, *sizes: int) -> Storage:
         """Return the storage of these settings, with caches of at least these sizes. The others and their graphs stay
@@ -298,33 +302,62 @@ def _make_layer_step(layer: DecoderLayer) -> Callable[[Tensor, Tensor, Tensor, B
 
 
 class _StaticRun:
-    """Search in a storage. sentences: number of sentences, rounded up. used: number of places that are written."""
+    """Search of a batch in a storage.
 
-    def __init__(self, engine: StaticEngine, storage: Storage, sentences: int, count: int) -> None:
-        """count: number of sentences without fillers."""
-        self.engine, self.storage, self.sentences, self.used, self.length = engine, storage, sentences, 0, 0
-        self.lines = [*range(count), *[-1] * (sentences - count)]
+    lines: index of each sentence of the search in its input; -1 for a filler. sentences: number of sentences, rounded
+    up. used: number of places that are written. length: steps so far.
+    """
 
-    @property
-    def done(self) -> Tensor:
-        return self.storage.done[: self.sentences]
+    def __init__(self, engine: StaticEngine, storage: Storage, sentences: int, max_lengths: Sequence[int]) -> None:
+        """sentences: `len(max_lengths)`, rounded up. max_lengths: as in `search.beam.search`."""
+        self.engine, self.storage, self.sentences, self.max_lengths = engine, storage, sentences, max_lengths
+        self.used, self.length = 0, 0
+        self.lines = [*range(len(max_lengths)), *[-1] * (sentences - len(max_lengths))]
+
+    def finish(self) -> list[list[Hypothesis]]:
+        """Do all steps. Return the finished hypotheses of each sentence.
+
+        Finished sentences are looked for only once in CHECK_STEPS steps, because the host then waits for the GPU, and
+        removed only if at least half of the sentences are finished, because removal costs time.
+        """
+        results: list[list[Hypothesis]] = [[] for _ in self.max_lengths]
+        longest = max(self.max_lengths)
+        for length in range(1, longest + 1):
+            self.advance(length)
+            if length == longest or length % CHECK_STEPS:
+                continue
+            done = self.storage.done[: self.sentences].cpu().tolist()
+            ended, unfinished = ([sentence for sentence, each in enumerate(done) if each is wanted]
+                                 for wanted in (True, False))
+            if not unfinished:
+                break
+            if ended and len(unfinished) <= len(ended):
+                self._record(results, ended)
+                self._keep(unfinished)
+        self._record(results, range(self.sentences))
+        return results
 
     def advance(self, length: int) -> None:
+        """Do step `length`, from 1, without waiting for the GPU. Unfinished hypotheses then have `length` tokens."""
         engine, storage, sentences = self.engine, self.storage, self.sentences
         self.used, self.length = self.used + sentences * storage.beam, length
         while self.used > storage.caches.sizes[2]:
             storage.caches.add_places(engine.delete_graphs)
         engine.cuda_graphs.run(lambda: engine.advance(storage, sentences), sentences, storage.graphs)
 
-    def finished(self, sentences: Sequence[int]) -> list[list[Hypothesis]]:
+    def _record(self, results: list[list[Hypothesis]], sentences: Sequence[int]) -> None:
         every = len(sentences) == self.sentences
         chosen = None if every else copy_to_device(torch.tensor(sentences), self.storage.done.device)
-        return self.storage.finished(self.sentences, self.length, chosen)
+        for sentence, finished in zip(sentences, self.storage.finished(self.sentences, self.length, chosen),
+                                      strict=True):
+            if (line := self.lines[sentence]) >= 0:
+                results[line] = finished
 
-    def keep(self, unfinished: Sequence[int]) -> None:
+    def _keep(self, unfinished: Sequence[int]) -> None:
         # Finished sentences occupy the remaining places of the rounded number.
         others = sorted(set(range(self.sentences)) - set(unfinished))
         kept = [*unfinished, *others][: rounded(len(unfinished))]
         if len(kept) < self.sentences:
-            self.storage.keep(self.sentences, copy_to_device(torch.tensor(kept), self.done.device), self.length)
+            chosen = copy_to_device(torch.tensor(kept), self.storage.done.device)
+            self.storage.keep(self.sentences, chosen, self.length)
             self.lines, self.sentences = [self.lines[sentence] for sentence in kept], len(kept)

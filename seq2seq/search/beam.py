@@ -58,7 +58,7 @@ def search(model: Stepwise, source: np.ndarray, source_offsets: np.ndarray, max_
     if whole_search is not None and not options.has_hooks and max(max_lengths) <= model.max_positions:
         finished = whole_search(source, source_offsets, max_lengths, options)
     else:
-        run = _StepwiseRun(model, source, source_offsets, max_lengths, options)
+        run = StepwiseRun(model, source, source_offsets, max_lengths, options)
         finished, nan = run.finish(), run.nan
     if without := [line for line, hypotheses in enumerate(finished) if not hypotheses]:
         if options.has_constraints and not nan:
@@ -69,7 +69,7 @@ def search(model: Stepwise, source: np.ndarray, source_offsets: np.ndarray, max_
     return [sorted(each, key=lambda hypothesis: -hypothesis.score)[: options.n_best] for each in scored]
 
 
-class _StepwiseRun:
+class StepwiseRun:
     """Search of a batch, step by step, with any model and the hooks of `SearchOptions`.
 
     lines: index of each sentence of the beams in the input of the search. nan: True = a score was NaN in a step with

@@ -350,24 +350,24 @@ def tokens_of(found):
 
 # The hypotheses of these seeds stay the same if a random number of up to 1e-4 is added to each logit. Beam size, seed,
 # features, heads, ids.
-@pytest.mark.parametrize("kind", ["stepwise", "static", "graphs"])
+@pytest.mark.parametrize("kind", ["host", "static", "graphs"])
 @pytest.mark.parametrize(("beam_size", "seed", "d_model", "num_heads", "vocab_size"), [
     (1, 1, 16, 2, 90), (4, 4, 16, 2, 90), (12, 21, 16, 2, 90), (4, 1, 64, 16, 300)])
-def test_the_search_on_the_gpu_finds_what_the_search_on_the_host_finds(beam_size, seed, d_model, num_heads, vocab_size,
-                                                                       kind, capsys):
+def test_searches_with_the_gpu_find_what_the_search_on_the_cpu_finds(beam_size, seed, d_model, num_heads, vocab_size,
+                                                                     kind, capsys):
     model, options = random_model(seed, d_model, num_heads, vocab_size), options_of(beam_size)
     source, offsets, limits = random_source(seed, vocab_size, *((2, 7) if SIMULATED else (30, 40)))
     expected = search(on_host(model), source, offsets, limits, options)
     engine = torch_engine(model.to("cuda"), "fp32", "cuda")
-    if kind != "stepwise" and type(engine) is EagerEngine:
+    if kind != "host" and type(engine) is EagerEngine:
         pytest.skip("the search with kernels needs Triton and compute capability 8.0 or above")
     if kind == "static":
         engine.cuda_graphs.enabled = False
-    whole_search = engine._search_on_device if kind == "stepwise" else engine.whole_search
+    whole_search = None if kind == "host" else engine.whole_search
     for _ in range(2):                                                          # graphs are captured, then used again
         found = search(engine, source, offsets, limits, options, whole_search=whole_search)
         assert tokens_of(found) == tokens_of(expected)
-    if kind != "stepwise":
+    if kind != "host":
         (storage,) = engine.storages.values()
         assert any(storage.graphs.values()) == (kind == "graphs"), capsys.readouterr().err
 

@@ -85,6 +85,11 @@ def test_beam_search_follows_its_definition(beam_size, alpha, end):
 # Batches
 
 
+def test_no_sentences_need_no_search():
+    table = Table()
+    assert translate(table, [], beam_size=2) == [] and not table.rows_of_steps
+
+
 @pytest.mark.parametrize(("beam_size", "end"), [(1, 0.0), (2, 2.0), (5, -1.0)])
 def test_translations_do_not_depend_on_the_batch(beam_size, end):
     table, sentences = Table(end=end), list(range(13))

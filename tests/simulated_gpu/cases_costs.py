@@ -16,7 +16,6 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from seq2seq.check import check_recipe
 from seq2seq.data.batching import EncodedCorpus, EncodedSide
-from seq2seq.inference.device_search import StepwiseRun
 from seq2seq.model import build_model, build_transformer, kernels
 from seq2seq.recipe import TrainingSection, TransformerSection
 from seq2seq.search.options import SearchOptions, power_length_penalty
@@ -55,9 +54,9 @@ TRAINING_STEP = {
 MICRO_BATCH_OPERATORS = 18
 # Kernels of a step of the base model in bf16, which a CUDA graph launches at once, by norm.
 BASE_STEP = {"post": 526, "pre": 530}
-# By beam size, and with or without kernels for the search and CUDA graphs: the mean of a search of 8 steps, its start
+# By beam size, and on the GPU, with kernels and CUDA graphs, or on the host: the mean of a search of 8 steps, its start
 # included. The launch of a graph counts as one operator.
-SEARCH_STEP = {(1, False): Cost(1 / 8, 87.5), (4, False): Cost(1 / 8, 90.2),
+SEARCH_STEP = {(1, False): Cost(3, 47.7), (4, False): Cost(3, 49.7),
                (1, True): Cost(1 / 8, 6.2), (4, True): Cost(1 / 8, 6.3)}
 # By number of decoder layers: kernels of a step, without a graph.
 STEP_KERNELS = {1: 24, 6: 99}
@@ -139,15 +138,16 @@ def test_a_search_step(toy_recipe, tmp_path, monkeypatch, beam_size, static):
         translator = Translator.load(tmp_path / "run", "cuda", "bf16")
         assert isinstance(translator.engine, StaticEngine)
         if not static:
-            monkeypatch.setattr(StaticEngine, "whole_search", StaticEngine._search_on_device)
+            monkeypatch.setattr(StaticEngine, "whole_search", None)
         translator.translate(lines, beam_size=beam_size)                        # captures the CUDA graphs
         steps = []
-        for decoder in (_StaticRun, StepwiseRun):
-            monkeypatch.setattr(decoder, "advance", lambda self, length, advance=decoder.advance: (
-                steps.append((type(self), length)), advance(self, length)))
+        for owner, name in ((_StaticRun, "advance"), (StaticEngine, "step")):
+            method = getattr(owner, name)
+            monkeypatch.setattr(owner, name, lambda self, *arguments, call=method: (
+                steps.append(type(self)), call(self, *arguments))[1])
         gpu.record.clear()
         translator.translate(lines, beam_size=beam_size)
-    assert steps == [(_StaticRun if static else StepwiseRun, length) for length in range(1, 9)]
+    assert steps == [_StaticRun if static else StaticEngine] * 8
     assert gpu.record.operators["graph"] == (8 if static else 0)
     assert_within(gpu.record, SEARCH_STEP[beam_size, static], len(steps))
 

@@ -20,7 +20,7 @@ from test_gpu_kernels import *  # noqa: E402, F403
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_tensorboard", "without_waits")]
 
 
-for name in ("test_the_search_on_the_gpu_finds_what_the_search_on_the_host_finds",
+for name in ("test_searches_with_the_gpu_find_what_the_search_on_the_cpu_finds",
              "test_a_search_in_16_bits_finds_hypotheses_as_probable_as_the_operators_of_pytorch"):
     globals()[name] = pytest.mark.usefixtures("search_kernels")(globals()[name])
 

@@ -12,7 +12,6 @@ import torch
 from lookup import on_host
 from simulation import SimulatedGPU
 
-from seq2seq.inference.device_search import CHECK_STEPS
 from seq2seq.inference.eager import EagerEngine
 from seq2seq.inference.engines import torch_engine
 from seq2seq.model import build_model, build_transformer
@@ -23,6 +22,7 @@ from seq2seq.tokenizers.tokenizer import END_ID
 
 static = pytest.importorskip("seq2seq.inference.static", exc_type=ImportError)
 StaticEngine, Caches, _StaticRun, rounded = static.StaticEngine, static.Caches, static._StaticRun, static.rounded
+CHECK_STEPS = static.CHECK_STEPS
 
 pytestmark = pytest.mark.usefixtures("search_kernels")
 
@@ -210,8 +210,20 @@ def test_finished_sentences_leave_the_search(monkeypatch, gpu):
     assert storage_of(engine).clock.tolist() == [CHECK_STEPS + 3, sum(steps)], "the places of those that stay"
 
 
+def test_the_search_ends_soon_after_all_sentences_are_finished(monkeypatch, gpu):
+    model, steps = random_model(2), []
+    with torch.no_grad():
+        model.output_weight[END_ID] *= 50
+    advance = _StaticRun.advance
+    monkeypatch.setattr(_StaticRun, "advance", lambda run, length: (steps.append(length), advance(run, length)))
+    found = on_gpu(model).whole_search(*source_of(np.random.default_rng(1), 2), [100] * 2,
+                                       SearchOptions(1, power_length_penalty(1.0)))
+    assert all(len(hypotheses) == 1 for hypotheses in found)
+    assert len(steps) <= 4 * CHECK_STEPS and len(steps) % CHECK_STEPS == 0
+
+
 @pytest.mark.parametrize(("beam_size", "max_maxima"), [(17, 16_384), (3, 2)])
-def test_larger_beams_and_vocabularies_use_the_general_search(gpu, monkeypatch, beam_size, max_maxima):
+def test_larger_beams_and_vocabularies_are_searched_on_the_host(gpu, monkeypatch, beam_size, max_maxima):
     monkeypatch.setattr("seq2seq.model.kernels.select_top.MAX_MAXIMA", max_maxima)
     model, options = random_model(5), options_of(beam_size)
     engine = on_gpu(model)
@@ -241,7 +253,7 @@ def test_models_that_the_engine_does_not_serve(gpu, options):
     assert not StaticEngine.serves(random_model(1).double(), torch.device("cuda"))
 
 
-def test_old_gpus_use_the_general_search():
+def test_old_gpus_search_on_the_host():
     with SimulatedGPU(capability=(7, 5)):
         assert type(torch_engine(random_model(1), "fp32", "cuda")) is EagerEngine
     with SimulatedGPU():

@@ -1,6 +1,6 @@
-"""The search as on a GPU, which looks for finished sentences from time to time, finds what the search on a CPU finds.
+"""The search with logits in tensors, as on a GPU, finds what the search with logits in arrays finds.
 
-It runs with any model, here on a CPU. tests/simulated_gpu/cases_graphs.py has the search of `inference.static`.
+It runs here on a CPU; tests/simulated_gpu has searches on a device.
 """
 
 import numpy as np
@@ -8,8 +8,7 @@ import pytest
 import torch
 from lookup import on_host
 
-from seq2seq.inference.device_search import CHECK_STEPS
-from seq2seq.inference.eager import EagerEngine
+from seq2seq.inference.tensor_scores import TensorScores
 from seq2seq.model.transformer import Transformer
 from seq2seq.model.variants.rnn import RecurrentModel
 from seq2seq.search.beam import search
@@ -21,9 +20,22 @@ OPTIONS = [
     SearchOptions(1, power_length_penalty(1.0)),
     SearchOptions(2, power_length_penalty(0.0), n_best=2, banned_ids=[5, 7, END_ID]),
     SearchOptions(3, wu_length_penalty(0.6), n_best=3, patience=2.0),
+    SearchOptions(4, power_length_penalty(1.0), n_best=4, groups=2, skip_log_softmax=True),
     SearchOptions(5, power_length_penalty(0.6), n_best=5, banned_ids=[0, 1]),
     SearchOptions(12, power_length_penalty(1.0), n_best=12, patience=0.5),
 ]
+
+
+class WithTensors:
+    """Model in PyTorch with the interface of search, whose scores are tensors on the CPU, too."""
+
+    def __init__(self, model):
+        self.engine = on_host(model)
+        self.max_positions, self.start = model.max_positions, self.engine.start
+
+    def step(self, last_tokens, state):
+        scores, after = self.engine.step(last_tokens, state)
+        return TensorScores(torch.from_numpy(scores.logits)), after
 
 
 def peaked_model(seed, kind=Transformer):
@@ -45,17 +57,8 @@ def batch_of(generator, sentences):
     return (source, offsets), generator.integers(1, 40, sentences).tolist()
 
 
-def device_search(model):
-    """Search of any model as on a GPU."""
-    engine = EagerEngine(model, "fp32", torch.device("cpu"))
-    engine.model, engine._step = model, lambda *arguments: model.step(*arguments)   # tests replace `model.step`
-    return engine._search_on_device
-
-
 def assert_same(model, batch, limits, options):
-    """Compare with the search on a CPU."""
-    found = search(model, *batch, limits, options, whole_search=device_search(model))
-    expected = search(on_host(model), *batch, limits, options)
+    found, expected = (search(each, *batch, limits, options) for each in (WithTensors(model), on_host(model)))
     for one, other in zip(found, expected, strict=True):
         assert [hypothesis.tokens for hypothesis in one] == [hypothesis.tokens for hypothesis in other]
         assert [hypothesis.log_probability for hypothesis in one] == pytest.approx(
@@ -64,19 +67,14 @@ def assert_same(model, batch, limits, options):
 
 
 @pytest.mark.parametrize("options", [
-    pytest.param(options, marks=() if options.beam_size in (1, 3) else pytest.mark.slow) for options in OPTIONS],
+    pytest.param(options, marks=() if options.beam_size in (1, 3, 4) else pytest.mark.slow) for options in OPTIONS],
     ids=lambda options: f"beam-{options.beam_size}")
-def test_n_best_lists_equal_those_of_the_search_on_a_cpu(options):
+def test_n_best_lists_equal_those_of_the_search_with_arrays(options):
     generator, lengths = np.random.default_rng(options.beam_size), set()
     for seed, kind in enumerate([Transformer, RecurrentModel]):
         found = assert_same(peaked_model(seed, kind), *batch_of(generator, 11), options)
         lengths |= {len(hypothesis.tokens) for n_best in found for hypothesis in n_best}
     assert len(lengths) > 5, "hypotheses of many lengths"
-
-
-def test_no_sentences_need_no_search():
-    empty = np.zeros(0, np.int64), np.zeros(1, np.int32)
-    assert search(peaked_model(1), *empty, [], OPTIONS[0], whole_search=device_search(peaked_model(1))) == []
 
 
 @pytest.mark.slow
@@ -90,31 +88,3 @@ def test_two_thousand_sentences_have_equal_n_best_lists():
                                 banned_ids=generator.integers(0, VOCAB_SIZE, 5).tolist())
         model = peaked_model(seed, [Transformer, RecurrentModel][seed % 3 == 0])
         assert_same(model, *batch_of(generator, 50), options)
-
-
-def endless_model(seed):
-    """Model that generates `</s>` only at the maximum length."""
-    model = peaked_model(seed)
-    with torch.no_grad():
-        model.output_weight[END_ID] = 0
-    return model
-
-
-def test_sentences_that_are_finished_leave_the_search():
-    rows, model = [], endless_model(2)
-    step = model.step
-    model.step = lambda tokens, state: rows.append(len(tokens)) or step(tokens, state)
-    batch, _ = batch_of(np.random.default_rng(1), 12)
-    device_search(model)(*batch, [3] * 9 + [3 * CHECK_STEPS] * 3, SearchOptions(2, power_length_penalty(1.0)))
-    assert rows == [12] + [24] * (CHECK_STEPS - 1) + [6] * 2 * CHECK_STEPS
-
-
-def test_the_search_ends_soon_after_all_sentences_are_finished():
-    rows, model = [], peaked_model(2)
-    step = model.step
-    model.step = lambda tokens, state: rows.append(len(tokens)) or step(tokens, state)
-    batch, _ = batch_of(np.random.default_rng(1), 3)
-    with torch.no_grad():
-        model.output_weight[END_ID] *= 50
-    device_search(model)(*batch, [100] * 3, SearchOptions(1, power_length_penalty(1.0)))
-    assert len(rows) <= 4 * CHECK_STEPS and len(rows) % CHECK_STEPS == 0
