@@ -78,6 +78,7 @@ def _with_embedding_of_cut_tokens(model: nn.Module, batch: Batch) -> Any:
     """
     embeddings = {name: F.pad(weight, (0, 0, 0, 1)) for name, weight in model.named_parameters(remove_duplicate=False)
                   if name.endswith("embedding")}
+    assert embeddings, "the model has no parameter whose name ends with embedding"
     return functional_call(model, embeddings, (batch,), tie_weights=False)
 
 

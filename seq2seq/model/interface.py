@@ -94,7 +94,8 @@ class Model(nn.Module):
         """Score every position of `batch.target_output` given the preceding target tokens (teacher forcing).
 
         Returns:
-            `Logits`, which consistency training needs; or something else with their method `loss`.
+            `Logits`, which consistency training needs; or something else with their method `loss`. For
+            `training.consistency_cutoff`, embeddings are parameters whose names end with `embedding`.
         Raises:
             ValueError: a sentence is longer than `max_positions`.
         """

@@ -27,7 +27,7 @@ from seq2seq.errors import CheckpointError, RecipeError, UserError
 from seq2seq.evaluation.scores import ScoresByTest, check_expected, evaluate_tests, to_dict
 from seq2seq.inference.engines import native_obstacle
 from seq2seq.inference.load_model import weights_to_start_from
-from seq2seq.model import build_model
+from seq2seq.model import Model, build_model
 from seq2seq.model.consistency import TokenCutoff
 from seq2seq.recipe import Corpus, Recipe, decoding_with
 from seq2seq.signals import stopping_by_ctrl_c
@@ -226,6 +226,9 @@ def start_training(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCE
     if section.guided_alignment and not model.cross_attentions:
         raise RecipeError(f"training.guided_alignment: a model of type {recipe.model.type} has no Transformer decoder, "
                           "a head of which could be trained. Remove the key.")
+    if section.consistency and type(model).loss is not Model.loss:
+        raise RecipeError(f"training.consistency: a model of type {recipe.model.type} has a loss of its own, and the "
+                          "two passes are compared by the usual one. Remove the key.")
     guided = GuidedAlignment.for_training(prepared, tokenizers, section.guided_alignment, group.main_rank_first)
     step = TrainingStep(model, section, dtype, seed=recipe.seed, max_length=max_length, shape=shape, guided=guided,
                         cutoff=TokenCutoff(*sizes, tuple(tokenizers.source.languages.values())), group=group)
