@@ -149,7 +149,7 @@ def byte_lines(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[byt
 
 def read_pairs(recipe: Recipe, spec: Corpus, counts: Counts | None = None, context: int | None = None
                ) -> Iterator[Pair]:
-    """Yield the pairs of one of the recipe's corpora. For a pointer network, targets must be source positions.
+    """Yield the pairs of one of the recipe's corpora. Targets of some models must be source positions.
 
     context: number of sentences in the context of each source; None: `data.context` of the recipe.
     """

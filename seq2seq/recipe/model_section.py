@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, ValidatorFunctionWrapHandler, WrapValidator, field_validator
 
 from seq2seq.plug_ins import (
     ATTENTION_SCORES,
@@ -357,3 +357,15 @@ def validate_model(values: Mapping[str, Any]) -> ModelSection:
     if (section := section_of_type(values)) is None:
         raise RecipeValueError("type", one_of([*MODEL_SECTIONS, *registered_names(MODELS)], values["type"]))
     return section.model_validate(dict(values))
+
+
+def _by_type(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    if isinstance(value, dict):
+        return validate_model(value)
+    return value if isinstance(value, ModelSection) else TransformerSection.model_validate(value)
+
+
+AnyModel = Annotated[TransformerSection | RecurrentSection | PointerSection | LanguageModelSection,
+                     WrapValidator(_by_type)]
+"""Type of the section `model` of a recipe. The class follows from the type, also of an installed package, so that
+errors only name keys that this type has."""

@@ -14,8 +14,6 @@ from pydantic import (
     SerializationInfo,
     SerializeAsAny,
     ValidationInfo,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
     field_serializer,
     field_validator,
     model_validator,
@@ -34,15 +32,7 @@ from seq2seq.recipe.combinations import COMBINATIONS, refuse_combinations
 from seq2seq.recipe.data_section import Corpus, Data, Languages, OneLine
 from seq2seq.recipe.decoding_section import DecodingSection
 from seq2seq.recipe.directions import check_directions, direction_into, directions_of, targets_of, with_languages
-from seq2seq.recipe.model_section import (
-    LanguageModelSection,
-    ModelSection,
-    PointerSection,
-    RecurrentSection,
-    TransformerSection,
-    section_of_type,
-    validate_model,
-)
+from seq2seq.recipe.model_section import AnyModel, ModelSection, TransformerSection, section_of_type
 from seq2seq.recipe.task import RANGES, TRANSLATION, Metric, Task
 from seq2seq.recipe.tokenizer_section import TokenizerSection
 from seq2seq.recipe.training_section import TrainingSection
@@ -61,18 +51,6 @@ def _dependent_defaults(model: Any, metrics: Any) -> dict[str, dict[str, Any]]:
         best = next((metric for metric in metrics if metric in ("chrf", "exact")), "loss")
         defaults.setdefault("training", {})["best_metric"] = best
     return defaults
-
-
-def _by_type(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
-    """Validate a `model` section by the class of its type."""
-    if isinstance(value, dict):
-        return validate_model(value)
-    return value if isinstance(value, ModelSection) else TransformerSection.model_validate(value)
-
-
-# Never a union for pydantic: the class follows from the type, so that errors only name keys which this type has.
-Model = Annotated[TransformerSection | RecurrentSection | PointerSection | LanguageModelSection,
-                  WrapValidator(_by_type)]
 
 
 def _check_metrics(recipe: Any, errors: list[SectionsError]) -> None:
@@ -103,7 +81,7 @@ def _check_sides(recipe: Any, errors: list[SectionsError]) -> None:
                       "a language model reads monolingual text: set `text` instead of `source` and `target`")
             refuse_if(not monolingual and corpus.text is not None, ("data", *key, "text"),
                       f"a model of type {recipe.model.type} needs `source` and `target`; `text` is only for "
-                      "model.type: language_model")
+                      "language models")
 
 
 class Recipe(Section):
@@ -121,7 +99,7 @@ class Recipe(Section):
     """Parallel text for training, validation and test."""
     tokenizer: TokenizerSection = TokenizerSection()
     """The vocabulary: sentencepiece subwords or whole words, trained on the training corpora."""
-    model: SerializeAsAny[Model] = TransformerSection()
+    model: SerializeAsAny[AnyModel] = TransformerSection()
     """Architecture and sizes of the network."""
     metrics: Annotated[tuple[Metric, ...], Field(strict=False, min_length=1)] | None = None
     """Metrics of translations: BLEU, chrF, TER, or `exact`, the percentage of lines that equal their reference.
@@ -283,7 +261,7 @@ class Recipe(Section):
     @property
     def max_input_pieces(self) -> int:
         """Maximum number of pieces of a text that is translated as one part. Longer text is translated in several
-        parts; for a pointer network, longer text is an error."""
+        parts; if targets are positions, longer text is an error."""
         accepted = self.model.max_positions - 1                                 # without `</s>`
         return min(accepted, self.data.cleaning.max_pieces) if self.task.target_is_text else accepted
 

@@ -37,7 +37,7 @@ class TokenizerSection(Section):
     type: Literal["unigram", "bpe", "words"] = "unigram"
     """`unigram`: unigram language model (Kudo 2018). `bpe`: byte-pair encoding (Sennrich et al. 2016). `words`: whole
     words, separated by white space; words that are not in the vocabulary become the unknown token. Not set: `words` for
-    a `pointer`, which requires it; else `unigram`."""
+    models whose targets are positions, which require it; else `unigram`."""
     vocab_size: VocabularySize = "auto"
     """Number of pieces, including 256 bytes and 3 special symbols. For `words`, maximum number of words; the most
     frequent words are kept. `auto` derives the size from the training text: 259 bytes and symbols, plus the number of
@@ -45,7 +45,7 @@ class TokenizerSection(Section):
     digits. The size is smaller if the text has too few subwords. For `words`, `auto` is 30,000."""
     joint: bool = True
     """Train one vocabulary for both languages. `false` trains one vocabulary per language, each with `vocab_size`
-    pieces. The targets of a `pointer` are positions, which always have a separate vocabulary."""
+    pieces. Targets that are positions always have a separate vocabulary."""
     normalization: Literal["canonical", "identity", "nmt_nfkc"] = "canonical"
     """Normalisation of text before tokenisation, in training and translation. `canonical` makes texts equal that look
     the same. It writes canonically equivalent characters in one way (Unicode's NFC). It turns spaces of other widths,

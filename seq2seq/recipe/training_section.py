@@ -48,8 +48,8 @@ class TrainingSection(Section):
     gradient_clip: NonNegativeFloat = 1.0
     """Maximum norm of the gradient. Gradients with a larger norm are scaled down to it. 0 turns clipping off."""
     label_smoothing: Share = 0.1
-    """Probability mass that label smoothing distributes evenly over the vocabulary. Not set: 0 for a `pointer` and with
-    `model.copy`, which do not support label smoothing; else 0.1."""
+    """Probability mass that label smoothing distributes evenly over the vocabulary. Not set: 0 for models that do
+    not support it (docs/combinations.md), else 0.1."""
     guided_alignment: Share = 0.0
     """Weight of the loss that trains the first head of the penultimate decoder layer to align words (Garg et al. 2019,
     arXiv:1909.02074); 0.05 is a good value. The labels are word alignments of the training text by two statistical

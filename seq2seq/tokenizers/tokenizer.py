@@ -212,8 +212,8 @@ def train_tokenizers(pairs: Iterable[tuple[str, str]], section: TokenizerSection
     the whole text; if the sample has too few different subwords for this size, the vocabulary is smaller.
 
     Args:
-        target_positions: for a pointer network, the largest source position that a target may contain; only the source
-            tokenizer is then trained. None for other models.
+        target_positions: if targets are positions, the largest one that a target may contain; only the source tokenizer
+            is then trained. None for other models.
         sides: names of the two texts in error messages about separate vocabularies.
         symbols: texts that become pieces of a subword vocabulary even if they do not occur in the text.
         languages: codes of the languages that get a language token.

@@ -71,7 +71,7 @@ def build_optimizer(section: TrainingSection, parameters: Iterable[tuple[str, Te
 def is_hidden_matrix(name: str, weight: Tensor) -> bool:
     """Return True if Muon updates this weight: a matrix of an encoder or decoder layer. AdamW updates all other
     weights, such as embeddings, learned positions and the output layer."""
-    # The layers of a language model are named `layers`, those of a recurrent decoder `cells`.
+    # The names of all stacks of layers that models have.
     return weight.dim() == 2 and name.startswith(("encoder.", "decoder.", "layers.", "cells."))
 
 
