@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from seq2seq.devices import set_threads_of_torch
 from seq2seq.model.attention import MakeWeighing
-from seq2seq.model.attention_scores import SCORES, weighing_of
+from seq2seq.model.attention_scores import score_named, weighing_of
 from seq2seq.model.interface import Model
 from seq2seq.model.transformer import DecoderLayer, FeedForward, Transformer
 from seq2seq.model.variants.copying import CopyHead, CopyingModel
@@ -111,9 +111,9 @@ def build_recurrent_model(*, score: str = "additive", normalize: str = "softmax"
     """
     kind, attention = (HardAttentionRecurrentModel, HardSourceAttention) if selection == "hard" else (
         RecurrentModel, SourceAttention)
-    is_dot_product = score in SCORES and SCORES[score].formula is None
     model = _class_of(kind, [CopyingModel] if copy else [])(
-        attention=attention, weighing=_weighing_of(score, normalize, selection), projects=not is_dot_product, **sizes)
+        attention=attention, weighing=_weighing_of(score, normalize, selection),
+        projects=score_named(score).formula is not None, **sizes)
     if copy:
         model.copying = CopyHead(model.d_model)
     return model
