@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import chain, compress
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -18,15 +18,14 @@ from seq2seq.data.batching import derived_seed
 from seq2seq.data.corpus import LinePair, Pair, read_pairs
 from seq2seq.data.leakage import HeldOutText
 from seq2seq.data.parallel_text import blocks
-from seq2seq.data.preparation import BLOCK_PAIRS, cleaned, within_max_pieces
+from seq2seq.data.preparation import BLOCK_PAIRS, EncodedBlock, cleaned, encoded_blocks
 from seq2seq.data.resampled_epochs import sampled
 from seq2seq.errors import UserError
 from seq2seq.languages import has_spaceless_words
 from seq2seq.recipe import Corpus, Recipe
 from seq2seq.tokenizers.canonical_text import canonical, is_blank
-from seq2seq.tokenizers.context import shortened
 from seq2seq.tokenizers.source import Source, as_source
-from seq2seq.tokenizers.tokenizer import UNKNOWN_ID, Tokenizers, Vocabulary
+from seq2seq.tokenizers.tokenizer import END_ID, UNKNOWN_ID, Tokenizers, Vocabulary
 from seq2seq.tokenizers.vocabulary import as_line
 from seq2seq.translation.text_io import name_characters
 
@@ -123,8 +122,11 @@ class CorpusReader:
 
     def _sides(self, block: list[Pair]) -> list[tuple[str, Sequence[str | Source]]]:
         """Return (name of the side, its lines) for each side of a block."""
-        columns = ([source for _, source, _ in block], [target for _, _, target in block])
-        return list(zip(self.spec.sides, columns[-len(self.spec.sides):], strict=True))
+        return self._of_sides([source for _, source, _ in block], [target for _, _, target in block])
+
+    def _of_sides(self, source: Any, target: Any) -> list[tuple[str, Any]]:
+        """Return (name of the side, its values) for each side of the corpus, from values of source and target."""
+        return list(zip(self.spec.sides, (source, target)[-len(self.spec.sides):], strict=True))
 
     def _blocks(self, clean: bool, seen: set[bytes] | None = None) -> Iterator[list[Pair]]:
         """Yield the pairs in blocks, and complete the report after the last block.
@@ -135,11 +137,17 @@ class CorpusReader:
             pairs = (cleaned(self.spec, self.recipe, self.report.counts, seen, self.tokenizers) if clean else
                      read_pairs(self.recipe, self.spec, self.report.counts))
             with console.progress(f"reading {self.report.label}", None, unit="pairs") as advance:
-                for block in blocks(pairs, BLOCK_PAIRS):
+                found = (blocks(pairs, BLOCK_PAIRS) if self.tokenizers is None else
+                         self._counted(encoded_blocks(pairs, self.recipe, self.tokenizers), clean))
+                for block in found:
                     advance(len(block))
-                    kept = self._count(block, clean)
-                    self.report.pairs += len(kept)
-                    yield kept
+                    for side, texts in self._sides(block):
+                        lines = list(map(as_line, texts))
+                        self.characters[side].update(map(len, lines))
+                        if not has_spaceless_words(self._language(side)):
+                            self.words[side].update(len(line.split()) for line in lines)
+                    self.report.pairs += len(block)
+                    yield block
         except UserError as error:
             self.report.error = str(error)
         for side in self.spec.sides:
@@ -154,37 +162,26 @@ class CorpusReader:
                 report.characters_a_piece = characters / pieces
                 report.unknown = sum(self.pieces[side][piece] for piece in _unknown_ids(self._tokenizer(side))) / pieces
 
-    def _count(self, block: list[Pair], clean: bool) -> list[Pair]:
-        """Count the characters, words and pieces of a block, and return its pairs. clean: True to leave out pairs with
-        too many pieces."""
-        if self.tokenizers:
-            if self.recipe.data.context:
-                encode, sources = self._tokenizer("source").encode, [source for _, source, _ in block]
-                sources = shortened(sources, encode, self.recipe.data.cleaning.max_pieces)
-                block = [(number, source, target) for source, (number, _, target) in zip(sources, block, strict=True)]
-            ids_of = {side: self._tokenizer(side).encode(texts) for side, texts in self._sides(block)}
-            lengths = {side: _lengths(lines) for side, lines in ids_of.items()}
-            self._count_limits(lengths)
+    def _counted(self, encoded: Iterable[EncodedBlock], clean: bool) -> Iterator[list[Pair]]:
+        """Count the pieces of blocks, and yield their pairs. clean: True to leave out pairs with too many pieces."""
+        limit, alpha = self.recipe.data.cleaning.max_pieces, self.recipe.tokenizer.subword_sampling
+        limits = self.report.limits.setdefault("max_pieces", dict.fromkeys(map(str, MAX_PIECES), 0))
+        for block in encoded:
+            for each in MAX_PIECES:
+                limits[str(each)] += int((block.pieces > each).sum())
             if clean:
-                limit = self.recipe.data.cleaning.max_pieces
-                kept = within_max_pieces(list(lengths.values()), np.array([number for number, _, _ in block]), limit,
-                                         self.report.counts)
-                block = list(compress(block, kept))
-                ids_of = {side: list(compress(lines, kept)) for side, lines in ids_of.items()}
-                lengths = {side: _lengths(lines) for side, lines in ids_of.items()}
-                if alpha := self.recipe.tokenizer.subword_sampling:
-                    seed = derived_seed(self.recipe.seed, "subwords", len(self.lengths[self.spec.sides[0]]))
-                    lengths = {side: _lengths(sampled(self._tokenizer(side), texts, alpha, seed, limit))
-                               for side, texts in self._sides(block)}
-            for side, lines in ids_of.items():
-                self.pieces[side].update(chain.from_iterable(lines))
-                self.lengths[side].append(lengths[side] + 1)
-        for side, texts in self._sides(block):
-            lines_of_side = list(map(as_line, texts))
-            self.characters[side].update(map(len, lines_of_side))
-            if not has_spaceless_words(self._language(side)):
-                self.words[side].update(len(line.split()) for line in lines_of_side)
-        return block
+                block = block.within_max_pieces(limit, self.report.counts)
+            for side, ids in self._of_sides(*block.ids):
+                self.pieces[side].update(ids[ids != END_ID].tolist())
+            lengths = dict(self._of_sides(*block.lengths))
+            if clean and alpha:
+                seed = derived_seed(self.recipe.seed, "subwords", len(self.lengths[self.spec.sides[0]]))
+                for side, texts in self._of_sides(block.sources, block.targets):
+                    ids_of_lines = sampled(self._tokenizer(side), texts, alpha, seed, limit)
+                    lengths[side] = np.array([len(ids) + 1 for ids in ids_of_lines], np.int64)
+            for side, of_side in lengths.items():
+                self.lengths[side].append(of_side)
+            yield list(zip(block.numbers.tolist(), block.sources, block.targets, strict=True))
 
     def _tokenizer(self, side: str) -> Vocabulary:
         assert self.tokenizers is not None
@@ -192,17 +189,6 @@ class CorpusReader:
 
     def _language(self, side: str) -> str:
         return self.languages.codes[side != "source"]
-
-    def _count_limits(self, lengths: dict[str, np.ndarray]) -> None:
-        """Count the pairs that each value in MAX_PIECES would drop. lengths: lengths in pieces of each side."""
-        limits = self.report.limits.setdefault("max_pieces", dict.fromkeys(map(str, MAX_PIECES), 0))
-        longest = np.maximum.reduce(list(lengths.values()))
-        for limit in MAX_PIECES:
-            limits[str(limit)] += int((longest > limit).sum())
-
-
-def _lengths(lines: Sequence[Sequence[int]]) -> np.ndarray:
-    return np.array([len(ids) for ids in lines], np.int32)
 
 
 def _unknown_ids(tokenizer: Vocabulary) -> list[int]:

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations, compress
@@ -104,6 +104,58 @@ def cleaned(spec: Corpus, recipe: Recipe, counts: Counts, seen: set[bytes] | Non
     for number, source, target in clean(pairs, recipe.data.cleaning, counts, len(spec.sides),
                                         recipe.languages_of(spec), normalize, seen):
         yield number, replace(source, context=()) if source.context and _is_isolated(number) else source, target
+
+
+@dataclass(frozen=True)
+class EncodedBlock:
+    """Consecutive pairs of a corpus, and their ids.
+
+    numbers: (pairs,), line numbers. sources, targets: texts as the model sees them.
+    ids, lengths: for each side, the ids of all its texts, (tokens,), each text with `</s>`; and the number of tokens of
+        each text, (pairs,).
+    """
+
+    numbers: np.ndarray
+    sources: list[Source]
+    targets: list[str]
+    ids: tuple[np.ndarray, np.ndarray]
+    lengths: tuple[np.ndarray, np.ndarray]
+
+    @property
+    def pieces(self) -> np.ndarray:
+        """Number of pieces of the longer side of each pair, (pairs,)."""
+        longest: np.ndarray = np.maximum(*self.lengths) - 1                     # without `</s>`
+        return longest
+
+    def within_max_pieces(self, max_pieces: int, counts: Counts) -> EncodedBlock:
+        """Return the pairs with at most `max_pieces` pieces on each side. counts: updated with the number of others."""
+        kept = self.pieces <= max_pieces
+        for line in self.numbers[~kept].tolist():
+            counts.count_dropped("too_many_pieces", line)
+        source, target = ((ids[np.repeat(kept, lengths)], lengths[kept])
+                          for ids, lengths in zip(self.ids, self.lengths, strict=True))
+        return EncodedBlock(self.numbers[kept], list(compress(self.sources, kept)), list(compress(self.targets, kept)),
+                            (source[0], target[0]), (source[1], target[1]))
+
+
+def encoded_blocks(pairs: Iterable[Pair], recipe: Recipe, tokenizers: Tokenizers, threads: int = 1
+                   ) -> Iterator[EncodedBlock]:
+    """Yield the pairs of a corpus with their ids, as they are prepared for the training."""
+    for block in blocks(pairs, BLOCK_PAIRS):
+        sources, targets = [source for _, source, _ in block], [target for _, _, target in block]
+        if recipe.data.context:
+            encode = partial(tokenizers.source.encode, threads=threads)
+            sources = shortened(sources, encode, recipe.data.cleaning.max_pieces)
+        source, target = _encode(tokenizers.source, sources, threads), _encode(tokenizers.target, targets, threads)
+        yield EncodedBlock(np.array([number for number, _, _ in block], np.int64), sources, targets,
+                           (source[0], target[0]), (source[1], target[1]))
+
+
+def _encode(tokenizer: Vocabulary, lines: Sequence[str | Source], threads: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ids of the lines in one array, each line with `</s>` at its end, and the lengths of the lines."""
+    flat, offsets = tokenizer.encode_flat(lines, threads)
+    lengths = np.diff(offsets)
+    return np.insert(flat, offsets[1:], END_ID), lengths + 1
 
 
 def _without_faulty(pairs: Iterator[Pair], faulty: Mapping[int, str], counts: Counts) -> Iterator[Pair]:
@@ -320,25 +372,20 @@ def _write_files(text: TrainingText, tokenizers: Tokenizers, temporary: Path, th
                  for side in SIDES] if keep_text else []
         for number, spec in enumerate(text.corpora):
             counts = Counts()
-            for block in blocks(cleaned(spec, recipe, counts, seen, tokenizers), BLOCK_PAIRS):
-                numbers = np.array([line for line, _, _ in block], np.int64)
-                sources, targets = [source for _, source, _ in block], [target for _, _, target in block]
-                if recipe.data.context:
-                    encode = partial(tokenizers.source.encode, threads=threads)
-                    sources = shortened(sources, encode, recipe.data.cleaning.max_pieces)
-                sides = [_encode(tokenizers.source, sources, threads), _encode(tokenizers.target, targets, threads)]
-                kept = within_max_pieces([lengths - 1 for _, lengths in sides], numbers,    # without `</s>`
-                                         recipe.data.cleaning.max_pieces, counts)
-                for writer, (ids, lengths) in zip(writers, sides, strict=True):
-                    writer.append(ids[np.repeat(kept, lengths)], lengths[kept])
-                for side, side_texts in zip(SIDES, ([source.text for source in sources], targets), strict=True):
-                    characters[side].update(*compress(side_texts, kept))
-                for file, lines in zip(texts, (map(as_line, sources), targets), strict=False):
-                    file.writelines(f"{line}\n" for line, keep in zip(lines, kept, strict=True) if keep)
-                lines_file.write(numbers[kept].tobytes())
-                corpora_file.write(np.full(kept.sum(), number, np.int64).tobytes())
-                total += int(kept.sum())
-                advance(len(block))
+            pairs = cleaned(spec, recipe, counts, seen, tokenizers)
+            for encoded in encoded_blocks(pairs, recipe, tokenizers, threads):
+                advance(len(encoded.numbers))
+                block = encoded.within_max_pieces(recipe.data.cleaning.max_pieces, counts)
+                for writer, ids, lengths in zip(writers, block.ids, block.lengths, strict=True):
+                    writer.append(ids, lengths)
+                for side, side_texts in zip(SIDES, ([source.text for source in block.sources], block.targets),
+                                            strict=True):
+                    characters[side].update(*side_texts)
+                for file, lines in zip(texts, (map(as_line, block.sources), block.targets), strict=False):
+                    file.writelines(f"{line}\n" for line in lines)
+                lines_file.write(block.numbers.tobytes())
+                corpora_file.write(np.full(len(block.numbers), number, np.int64).tobytes())
+                total += len(block.numbers)
             if counts.forbidden_characters:
                 console.warn(f"{spec.label}: {counts.repairs()[-1]}")
             counts_by_corpus[unique_label(spec.label, counts_by_corpus)] = counts.to_dict()
@@ -390,26 +437,6 @@ def prepared_text(text: TrainingText, directory: Path) -> Iterator[tuple[Source,
 def unique_label(label: str, taken: Mapping[str, Any]) -> str:
     """Return the label of a corpus, with an apostrophe for each other corpus of this label."""
     return label if label not in taken else unique_label(f"{label}'", taken)
-
-
-def _encode(tokenizer: Vocabulary, lines: Sequence[str | Source], threads: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ids of the lines in one array, each line with `</s>` at its end, and the lengths of the lines."""
-    flat, offsets = tokenizer.encode_flat(lines, threads)
-    lengths = np.diff(offsets)
-    return np.insert(flat, offsets[1:], END_ID), lengths + 1
-
-
-def within_max_pieces(lengths: Sequence[np.ndarray], numbers: np.ndarray, max_pieces: int,
-                      counts: Counts) -> np.ndarray:
-    """Return a mask of pairs, (pairs,) bool, True = at most `max_pieces` pieces on each side.
-
-    lengths: for each side, number of pieces of each sentence, (pairs,). numbers: line numbers of the pairs, (pairs,).
-    counts: updated with the number of pairs that have more pieces on at least one side.
-    """
-    kept = np.maximum.reduce(lengths) <= max_pieces
-    for line in numbers[~kept].tolist():
-        counts.count_dropped("too_many_pieces", line)
-    return kept
 
 
 def _open(text: TrainingText, directory: Path, description: dict[str, Any]) -> Prepared:
