@@ -22,8 +22,8 @@ from torch import Tensor
 
 from seq2seq import console
 from seq2seq.check.given_text import GivenText, corpora_of
-from seq2seq.check.held_out_split import choose_held_out
 from seq2seq.check.pair_checks import MIN_OTHER_LINES, LanguageChecker
+from seq2seq.check.split_text import Sentences, choose_held_out
 from seq2seq.check.warnings import languages_in_words
 from seq2seq.data.corpus import Counts, LinePair, as_lines, first_line_warning, read_pairs
 from seq2seq.data.preparation import cleaned
@@ -398,8 +398,8 @@ def _without_common_sentences(texts: Mapping[str, list[TextPair]]) -> dict[str, 
     sentence that is held out from the domain."""
 
     def without(name: str, *others: str) -> list[TextPair]:
-        sides = [{pair[side] for other in others for pair in texts[other]} for side in (0, 1)]
-        return [pair for pair in texts[name] if not any(text in side for text, side in zip(pair, sides, strict=True))]
+        sentences = Sentences(pair for other in others for pair in texts[other])
+        return [pair for pair in texts[name] if not sentences.share_one_with(*pair)]
 
     of_domain, of_general = ("domain.valid", "domain.test"), ("general.valid", "general.test")
     return {**texts, "general.train": without("general.train", *of_domain, *of_general),

@@ -17,12 +17,12 @@ from seq2seq.check.blocking_problems import load_or_make_tokenizers
 from seq2seq.check.corpus_statistics import Sample, scan_corpus
 from seq2seq.check.cost import estimate_model, estimate_training, estimate_vocabulary
 from seq2seq.check.given_text import GivenText
-from seq2seq.check.held_out_split import PAIRS_PER_HELD_OUT, HeldOut, choose_held_out
 from seq2seq.check.measure import PAIRS as MEASURED_PAIRS
 from seq2seq.check.measure import measure
 from seq2seq.check.pair_checks import CorpusChecker
 from seq2seq.check.read_corpora import CorpusReader
 from seq2seq.check.results import CorpusReport, Finding, Report
+from seq2seq.check.split_text import PAIRS_PER_HELD_OUT, HeldOut, Sentences, choose_held_out
 from seq2seq.check.time_budget import LOSS_SHARE, START_SECONDS, Candidate, Speed, best_plan, candidates, with_more_time
 from seq2seq.check.warnings import (
     EPOCHS_WARNING_THRESHOLD,
@@ -35,7 +35,6 @@ from seq2seq.check.warnings import (
 )
 from seq2seq.data.corpus import first_line_warnings
 from seq2seq.data.damaged_text import is_damaged
-from seq2seq.data.leakage import comparable
 from seq2seq.data.numbers import number_agreement
 from seq2seq.data.pair_augmenter import PLACEHOLDER, TAG
 from seq2seq.data.preparation import TrainingText
@@ -161,7 +160,7 @@ def write_recipe(corpora: Sequence[Corpus], languages: tuple[str, str], output: 
     scanned, augmented = _scan(text)
     own = _given_sets(recipe, valid, test)
     split = [name for name, given in (("valid", valid), ("test", test)) if not given]
-    sentences = [{comparable(pair[side]) for pairs in own.values() for pair in pairs} for side in (0, 1)]
+    sentences = Sentences(pair for pairs in own.values() for pair in pairs)
     held_out, overlapping = _choose(text, sentences, split, seed, _is_suitable)
     if split and not getattr(held_out, split[0]):
         raise CorpusError(
@@ -324,20 +323,20 @@ def _given_sets(recipe: Recipe, valid: Sequence[Corpus], test: Sequence[Corpus])
     return sets
 
 
-def _choose(text: GivenText, sentences: Sequence[set[str]], split: Sequence[str], seed: int,
+def _choose(text: GivenText, sentences: Sentences, split: Sequence[str], seed: int,
             is_suitable: Callable[[str, str], bool]) -> tuple[HeldOut, frozenset[int]]:
     """Choose the held-out pairs. Return them, and the numbers of the pairs with a sentence of a given set.
 
-    sentences: `comparable` sources and targets of the given sets. split: names of the sets to choose.
+    sentences: those of the given sets. split: names of the sets to choose.
     """
     overlapping = []
 
     def others() -> Iterator[tuple[int, str, str]]:
-        for number, *pair in text.pairs():
-            if any(comparable(side) in known for side, known in zip(pair, sentences, strict=True) if known):
+        for number, source, target in text.pairs():
+            if sentences.share_one_with(source, target):
                 overlapping.append(number)
             else:
-                yield number, pair[0], pair[1]
+                yield number, source, target
 
     if split:
         chosen = choose_held_out(others(), seed, is_suitable, split)

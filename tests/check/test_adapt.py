@@ -249,7 +249,7 @@ def test_the_sizes_of_all_sets_are_printed_and_too_little_general_text_is_warned
 
 def test_no_training_pair_has_a_sentence_of_a_validation_or_test_set():
     texts = {"domain.train": [("a", "A"), ("g", "G")], "domain.valid": [("b", "B")], "domain.test": [("c", "C")],
-             "general.train": [("x", "X"), ("b", "Y"), ("y", "C"), ("z", "H")],
+             "general.train": [("x", "X"), ("B.", "Y"), ("y", "C"), ("z", "H")],
              "general.valid": [("g", "Z"), ("b", "V")], "general.test": [("h", "H"), ("c", "C")]}
     assert _without_common_sentences(texts) == {
         "domain.train": [("a", "A")], "domain.valid": [("b", "B")], "domain.test": [("c", "C")],

@@ -13,13 +13,13 @@ import pytest
 from seq2seq import devices
 from seq2seq.check import check_recipe
 from seq2seq.check.given_text import corpora_of, identify_languages, is_doubtful
-from seq2seq.check.held_out_split import choose_held_out
 from seq2seq.check.new_recipe import (
     BATCH_TOKENS,
     MIN_BATCH_TOKENS,
     MIN_STEPS,
     write_recipe,
 )
+from seq2seq.check.split_text import choose_held_out
 from seq2seq.cli import main
 from seq2seq.data.language_identification import is_installed
 from seq2seq.recipe import load_recipe

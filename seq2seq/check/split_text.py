@@ -1,4 +1,5 @@
-"""Choice of the validation and test pairs of a corpus, so that none of their sentences occurs in the training text."""
+"""Split of a text into training, validation and test pairs that share no sentence (`seq2seq init` and `seq2seq adapt`).
+"""
 
 from __future__ import annotations
 
@@ -29,6 +30,20 @@ class HeldOut:
     valid: frozenset[int]
     test: frozenset[int]
     copies: frozenset[int]
+
+
+class Sentences:
+    """Sentences of some pairs, each as a `comparable` text on its side."""
+
+    def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
+        self._sides: tuple[set[str], set[str]] = set(), set()
+        for pair in pairs:
+            for side, text in zip(self._sides, pair, strict=True):
+                side.add(comparable(text))
+
+    def share_one_with(self, source: str, target: str) -> bool:
+        """Return True if the source or the target of a pair is one of these sentences."""
+        return any(side and comparable(text) in side for side, text in zip(self._sides, (source, target), strict=True))
 
 
 def choose_held_out(pairs: Iterable[LinePair], seed: int, is_suitable: Callable[[str, str], bool],
