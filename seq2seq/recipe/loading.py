@@ -14,7 +14,7 @@ from seq2seq.files import real_path
 from seq2seq.recipe.base_section import format_value
 from seq2seq.recipe.decoding_section import DecodingSection
 from seq2seq.recipe.messages import explain, similar_key
-from seq2seq.recipe.model_section import section_of_type
+from seq2seq.recipe.model_section import DEFAULT_TYPE, section_of_type
 from seq2seq.recipe.model_sizes import PREFIX, model_sizes
 from seq2seq.recipe.schema import Recipe
 from seq2seq.recipe.yaml_document import Diagnostic, Document, Key, SourceLocation, read_yaml
@@ -212,7 +212,7 @@ def _merge_base(document: Document, settings: list[tuple[Key, Document]], direct
 def _for_type(size: dict[str, Any], type: Any) -> dict[str, Any]:
     """Return the keys of a size without those that another type of model does not have. type: type of the recipe's
     model; None: that of the size."""
-    if type in (None, size.get("type", "transformer")) or (section := section_of_type({"type": type})) is None:
+    if type in (None, size.get("type", DEFAULT_TYPE)) or (section := section_of_type({"type": type})) is None:
         return size
     return {key: value for key, value in size.items() if key in section.model_fields}
 

@@ -22,7 +22,7 @@ from seq2seq.recipe.base_section import (
 )
 from seq2seq.recipe.combinations import SAMPLING_KEYS
 from seq2seq.recipe.decoding_section import DecodingSection
-from seq2seq.recipe.model_section import MODEL_SECTIONS, ModelSection, section_of_type
+from seq2seq.recipe.model_section import DEFAULT_TYPE, MODEL_SECTIONS, ModelSection, section_of_type
 from seq2seq.recipe.schema import Recipe
 from seq2seq.recipe.yaml_document import Diagnostic, Document, Key
 
@@ -114,7 +114,7 @@ def _text(detail: ErrorDetails, key: Key, recipe: Any) -> str:
     kind, value, context = detail["type"], detail["input"], detail.get("ctx") or {}
     if kind == "extra_forbidden":
         if types := _types_with(key):
-            return (f"a model of type {recipe['model'].get('type', 'transformer')} does not have this key, but one of "
+            return (f"a model of type {recipe['model'].get('type', DEFAULT_TYPE)} does not have this key, but one of "
                     f"type {' or '.join(types)}. Remove the key, or change model.type.")
         return f"unknown key.{similar_key(key, recipe)}"
     if kind == "missing":

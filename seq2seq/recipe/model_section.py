@@ -32,6 +32,8 @@ DOT_PRODUCTS = ("scaled_dot", "dot", "bilinear")
 SCORES = (*DOT_PRODUCTS, "additive")
 """Attention scores of this package, see `model.attention_scores`."""
 
+DEFAULT_TYPE = "transformer"
+
 LABEL_SMOOTHING = is_set("training.label_smoothing")
 TWO_VOCABULARIES = has_value("tokenizer.joint", False)
 
@@ -339,7 +341,7 @@ MODEL_SECTIONS: dict[str, type[ModelSection]] = {
 def section_of_type(values: Mapping[str, Any]) -> type[ModelSection] | None:
     """Return the class with the keys of a `model` section; None if its type does not exist. values: unvalidated keys.
     """
-    type = values.get("type", "transformer")
+    type = values.get("type", DEFAULT_TYPE)
     if not isinstance(type, str):
         return None
     if type in MODEL_SECTIONS or not is_registered(MODELS, type):

@@ -1,0 +1,31 @@
+"""The names in recipes are those of the models and scores that exist, and none stands anywhere else."""
+
+import re
+from pathlib import Path
+
+import seq2seq
+from seq2seq.model import BUILDERS
+from seq2seq.model.attention_scores import SCORES
+from seq2seq.recipe import model_section
+
+PACKAGE = Path(seq2seq.__file__).parent
+# Where a type of model or a kind of attention may be named: where recipes and models register, and in its own file.
+REGISTRIES = {"recipe/model_section.py", "model/__init__.py"}
+
+
+def test_every_type_of_model_has_keys_and_a_builder():
+    assert BUILDERS.keys() == model_section.MODEL_SECTIONS.keys()
+
+
+def test_every_score_of_a_recipe_exists_and_those_without_a_formula_are_dot_products():
+    assert SCORES.keys() == set(model_section.SCORES)
+    assert {name for name, score in SCORES.items() if score.formula is None} == set(model_section.DOT_PRODUCTS)
+
+
+def test_no_other_module_asks_for_a_type_of_model_or_a_kind_of_attention():
+    names = [*model_section.MODEL_SECTIONS, "hard", "structured", "hierarchical"]
+    asks = re.compile("|".join([rf"[\"']({'|'.join(names)})[\"']", r"model\.type\b\s*(==|!=|in\b)",
+                                r"isinstance\([^()]*\b(Transformer|RecurrentModel|PointerNetwork|LanguageModel)\b"]))
+    found = {path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py")
+             if asks.search(path.read_text(encoding="utf-8"))}
+    assert {path for path in found - REGISTRIES if not path.startswith("model/variants/")} == set()
