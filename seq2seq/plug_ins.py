@@ -5,7 +5,7 @@ the code is that of a package which the user has installed.
 """
 
 from functools import cache
-from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
 from typing import Any
 
 from seq2seq.errors import UserError
@@ -36,13 +36,12 @@ def registered_names(group: str) -> list[str]:
     return sorted({each.name for each in entry_points(group=group)})
 
 
-def is_installed(package: str) -> bool:
-    """Return True if a package of this name is installed, in any version."""
+def installed_version(package: str) -> str | None:
+    """Return the version of a package; None if it is not installed."""
     try:
-        distribution(package)
+        return version(package)
     except PackageNotFoundError:
-        return False
-    return True
+        return None
 
 
 @cache
@@ -56,7 +55,7 @@ def load_registered(group: str, name: str) -> Any:
     assert entry is not None, f"nothing is registered as {name}"
     try:
         return entry.load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"'{name}' ({group}) of the package {package_of(group, name)[0]} cannot be imported: "
                         f"{type(error).__name__}: {error}") from error
 

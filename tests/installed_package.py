@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 from seq2seq import plug_ins
+from seq2seq.recipe import loading
 
 
 def install(monkeypatch, folder: Path, name: str, version: str, entry_points: dict[str, dict[str, str]],
@@ -29,3 +30,4 @@ def forget() -> None:
     """Let `seq2seq.plug_ins` look again at what is installed."""
     plug_ins._registered.cache_clear()
     plug_ins.load_registered.cache_clear()
+    loading._parse_alone.cache_clear()

@@ -1,6 +1,7 @@
 """Installed packages register attention scores and types of models of their own."""
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -10,15 +11,19 @@ import numpy as np
 import pytest
 import torch
 import toy
+from bundle_metadata import change_metadata
 from installed_package import forget, install
 
 from seq2seq.cli import main
+from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.errors import CheckpointError, RecipeError, UserError
+from seq2seq.inference.engines import native_obstacle
 from seq2seq.inference.load_model import read_model
 from seq2seq.model import build_model
 from seq2seq.model.attention_scores import score_named
 from seq2seq.recipe import load_recipe, parse_recipe, validate_model
-from seq2seq.storage.checkpoints import best_bundle, save_bundle
+from seq2seq.storage.averaging import average_checkpoints
+from seq2seq.storage.checkpoints import best_bundle, save_bundle, stored_recipe
 from seq2seq.training.run import train
 from seq2seq.translation.scoring import pair_scores
 from seq2seq.translation.translator import Translator
@@ -140,7 +145,7 @@ def test_a_score_of_another_package_trains_and_translates_and_its_bundle_names_t
     assert json.loads((bundle / "metadata.json").read_text())["packages"] == {"own-attention": "0.1.0"}
     lines = ["a red dog", "the cat"]
     translated = Translator.load(tmp_path / "run").translate(lines)
-    assert "attention scores that are not dot products (model.score: distance)" in capsys.readouterr().err
+    assert "attention scores that this package does not know (model.score: distance)" in capsys.readouterr().err
     moved = bundle.rename(tmp_path / "bundle")
     assert Translator.load(moved).translate(lines) == translated
     remove(tmp_path, monkeypatch)
@@ -160,8 +165,6 @@ def test_the_decoding_step_equals_teacher_forcing_with_a_score_of_another_packag
     for tokens in ([1, 1], [5, 3], [7, 4]):
         logits, state = model.step(torch.tensor(tokens), state)
         steps.append(logits)
-    from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
-
     corpus = EncodedCorpus(EncodedSide.from_lists([[4, 5, 6], [9]]), EncodedSide.from_lists([[5, 7], [3, 4]]))
     whole = model(gather(corpus, np.arange(2))).dense().view(2, 3, -1)
     torch.testing.assert_close(torch.stack(steps, 1), whole, rtol=0, atol=1e-10)
@@ -229,14 +232,146 @@ def test_a_path_in_a_recipe_is_never_imported(tmp_path, monkeypatch):
             validate_model(keys)
 
 
-@pytest.mark.parametrize("packages", [["own-attention"], {"a b": "1"}, {"own-attention": "1; rm"}, {"x": 3.5, "": "1"}])
+@pytest.mark.parametrize("packages", [
+    ["own-attention"], {"a b": "1"}, {"own-attention": "1; rm"}, {"x": 3.5}, {"": "1"}, {"x": None}, {"x" * 101: "1"},
+    {"-rfoo": "1"}])
 def test_metadata_with_other_packages_than_names_and_versions_is_refused(tmp_path, packages):
     section = validate_model({"d_model": 8, "num_heads": 1, "encoder_layers": 1, "decoder_layers": 1})
     recipe = parse_recipe("name: x\nlanguages: {source: en, target: de}\ndata: {train: [{source: a, target: b}], "
                           "valid: {source: a, target: b}}\n", "recipe.yaml").model_copy(update={"model": section})
     bundle = save_bundle(tmp_path / "bundle", {}, recipe, {}, {"packages": packages})
-    with pytest.raises(CheckpointError, match="packages is"):
-        read_model(bundle)
+    with pytest.raises(CheckpointError, match="packages are not names and versions"):
+        stored_recipe(bundle)
+
+
+def test_an_average_of_checkpoints_names_the_packages_too(bag, tmp_path, monkeypatch):
+    toy.train_toy(tmp_path, [BAG])
+    average_checkpoints([tmp_path / "run"], tmp_path / "average")
+    assert json.loads((tmp_path / "average" / "metadata.json").read_text())["packages"] == {"bag-of-words": "2.1"}
+    remove(tmp_path, monkeypatch)
+    with pytest.raises(CheckpointError, match="pip install bag-of-words==2.1"):
+        stored_recipe(tmp_path / "average")
+
+
+def test_another_version_of_a_package_is_a_warning(own_attention, tmp_path, capsys):
+    toy.train_toy(tmp_path, ["model.score=distance"])
+    change_metadata(best_bundle(tmp_path / "run"), packages={"own-attention": "0.0.9"})
+    capsys.readouterr()
+    for _ in range(2):
+        stored_recipe(best_bundle(tmp_path / "run"))
+    assert capsys.readouterr().err.count("was made with own-attention 0.0.9; 0.1.0 is installed") == 1
+
+
+def test_a_bundle_of_a_plain_model_needs_no_package_whatever_its_metadata_says(tmp_path):
+    toy.copy_finished_run(tmp_path)
+    change_metadata(best_bundle(tmp_path / "run"), packages={"some-package": "1.0"})
+    assert Translator.load(tmp_path / "run").translate(["a red dog"])
+
+
+SUBCLASS = """
+from typing import Literal
+from seq2seq.model import build_transformer
+from seq2seq.model.transformer import Transformer
+from seq2seq.recipe import TransformerSection
+
+class MirroredSection(TransformerSection):
+    type: Literal["mirrored"] = "mirrored"
+
+class Mirrored(Transformer):
+    section = MirroredSection
+
+    @classmethod
+    def build(cls, section, source_vocab_size, target_vocab_size):
+        model = build_transformer(source_vocab_size=source_vocab_size, target_vocab_size=target_vocab_size,
+                                  **section.model_dump(exclude={"type", "norm"}))
+        model.__class__ = cls
+        return model
+
+    def encode(self, source, sentences):
+        memory, sentences = super().encode(source, sentences)
+        return -3 * memory, sentences
+"""
+
+
+def test_a_model_that_extends_the_transformer_is_never_computed_as_a_plain_one(tmp_path, monkeypatch, capsys):
+    install(monkeypatch, tmp_path / "site", "mirrors", "1.0", {"seq2seq.models": {"mirrored": "mirrors:Mirrored"}},
+            mirrors=SUBCLASS)
+    section = validate_model({"type": "mirrored", "d_model": 8, "num_heads": 1, "feed_forward": 8})
+    assert "mirrored" in section.peculiarity and native_obstacle(section, "fp32")
+    model = build_model(section, 11, 11)
+    assert not model.has_plain_decoder and len(model.cross_attentions) == 6
+    monkeypatch.undo()
+    forget()
+
+
+TASKS = """
+from typing import ClassVar, Literal
+from seq2seq.model.interface import Model
+from seq2seq.recipe import ModelSection
+from seq2seq.recipe.task import LANGUAGE_MODELLING, POINTING
+
+class Speaking(ModelSection):
+    task: ClassVar = LANGUAGE_MODELLING
+    type: Literal["speaking"] = "speaking"
+
+class Pointing(ModelSection):
+    task: ClassVar = POINTING
+    type: Literal["pointing"] = "pointing"
+
+class Speaker(Model):
+    section = Speaking
+
+class Finger(Model):
+    section = Pointing
+"""
+
+
+@pytest.mark.parametrize(("type", "settings", "key"), [
+    ("speaking", ["languages={target: de}", "data.train=[{text: train.de}]", "data.valid={text: valid.de}",
+                  "data.test={}", "data.context=2"], "data.context"),
+    ("speaking", ["languages={target: de}", "data.train=[{text: train.de}]", "data.valid={text: valid.de}",
+                  "data.test={}", "tokenizer.joint=false"], "tokenizer.joint"),
+    ("pointing", ["training.label_smoothing=0.1"], "training.label_smoothing"),
+    ("pointing", ["tokenizer.type=unigram"], "model.type"), ("pointing", ["training.consistency=1"], "training.consis"),
+    ("pointing", ["training.guided_alignment=0.1"], "training.guided_alignment")], ids=str)
+def test_what_does_not_work_with_a_task_is_refused_for_models_of_packages_too(tmp_path, monkeypatch, type, settings,
+                                                                            key):
+    models = {"speaking": "tasks_model:Speaker", "pointing": "tasks_model:Finger"}
+    install(monkeypatch, tmp_path / "site", "tasks", "1.0", {"seq2seq.models": models}, tasks_model=TASKS)
+    toy.write_corpus(tmp_path)
+    (tmp_path / "recipe.yaml").write_text(toy.RECIPE)
+    with pytest.raises(RecipeError, match=f"{key}.* does not work with "):
+        load_recipe(tmp_path / "recipe.yaml", [f"model={{type: {type}}}", *settings])
+    monkeypatch.undo()
+    forget()
+
+
+@pytest.mark.parametrize(("group", "text", "told"), [
+    ("seq2seq.models", "def thing(): ...", "is not a model"), ("seq2seq.models", "class thing: ...", "is not a model"),
+    ("seq2seq.models", "class thing:\n    section = dict", "is not a model"),
+    ("seq2seq.models", "import sys\nsys.exit(7)", "cannot be imported: SystemExit"),
+    ("seq2seq.attention_scores", "thing = 5", "neither a function of queries and keys nor a Score"),
+    ("seq2seq.attention_scores", "def thing(queries, keys): return queries.sum()", "of shape () instead of"),
+    ("seq2seq.attention_scores", "def thing(queries, keys): return keys @ queries.transpose(-1, -2)", "instead of"),
+], ids=str)
+def test_an_entry_point_that_is_something_else_is_an_error_of_the_user(tmp_path, monkeypatch, group, text, told):
+    install(monkeypatch, tmp_path / "site", "wrong", "1.0", {group: {"thing": "wrong_thing:thing"}}, wrong_thing=text)
+    with pytest.raises(UserError, match=re.escape(told)):
+        section = validate_model({"type": "thing"} if group == "seq2seq.models" else {
+            "d_model": 8, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "score": "thing"})
+        side = EncodedSide.from_lists([[4, 5, 6]])
+        build_model(section, 11, 11)(gather(EncodedCorpus(side, EncodedSide.from_lists([[7]])), np.arange(1)))
+    monkeypatch.undo()
+    forget()
+
+
+def test_a_weight_without_a_gradient_is_named(bag, tmp_path, monkeypatch):
+    toy.write_corpus(tmp_path)
+    (tmp_path / "recipe.yaml").write_text(toy.RECIPE)
+    (tmp_path / "site" / "bag_model.py").write_text(MODEL.replace(
+        "self.penalty, self.max", "self.unused = nn.Parameter(torch.zeros(3))\n        self.penalty, self.max"))
+    with pytest.raises(UserError, match="the weight unused of the model has no gradient"):
+        train(load_recipe(tmp_path / "recipe.yaml", [BAG]), tmp_path / "run")
 
 
 @pytest.mark.slow

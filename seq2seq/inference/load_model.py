@@ -72,7 +72,7 @@ def _read_bundle(directory: Path) -> StoredModel:
     def require(bundle: Bundle, shapes: Shapes) -> None:
         nonlocal recipe, tokenizers
         try:
-            recipe = bundle_recipe(bundle.recipe_text, bundle.directory / RECIPE)
+            recipe = bundle_recipe(bundle.recipe_text, bundle.directory / RECIPE, bundle.metadata)
             tokenizers = Tokenizers.from_files(bundle.tokenizer_files, str(bundle.directory))
         except (RecipeError, TokenizerError) as error:
             raise CheckpointError(str(error)) from error

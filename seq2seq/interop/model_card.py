@@ -104,7 +104,7 @@ def publish(path: Path, output: Path) -> None:
 
 def bundle_card(recipe_text: str, metadata: Mapping[str, Any], shapes: Shapes) -> str:
     """Return the card of a bundle. It is the `Card` that commands give to `save_bundle`."""
-    return model_card(bundle_recipe(recipe_text, Path(RECIPE)), metadata, Sizes.of_tensors(shapes))
+    return model_card(bundle_recipe(recipe_text, Path(RECIPE), metadata), metadata, Sizes.of_tensors(shapes))
 
 
 def model_card(recipe: Recipe, metadata: Mapping[str, Any], sizes: Sizes, usage: Usage | None = None) -> str:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from seq2seq.devices import set_threads_of_torch
+from seq2seq.errors import UserError
 from seq2seq.model.attention import MakeWeighing
 from seq2seq.model.attention_scores import score_named, weighing_of
 from seq2seq.model.interface import Model
@@ -26,7 +27,7 @@ from seq2seq.model.variants.language_model import LanguageModel
 from seq2seq.model.variants.pointer import PointerNetwork
 from seq2seq.model.variants.rnn import RecurrentModel, SourceAttention
 from seq2seq.model.variants.structured import StructuredWeighing
-from seq2seq.plug_ins import MODELS, load_registered
+from seq2seq.plug_ins import MODELS, load_registered, package_of
 from seq2seq.recipe import ModelSection
 
 __all__ = ["BUILDERS", "Model", "SkipInitialization", "build_model", "build_recurrent_model", "build_transformer"]
@@ -58,9 +59,13 @@ def build_model(section: ModelSection, source_vocab_size: int, target_vocab_size
     Raises:
         ValueError: all embeddings are tied, but the vocabularies differ in size.
     """
-    build = BUILDERS.get(section.type) or load_registered(MODELS, section.type).build
-    model: Model = build(section, source_vocab_size, target_vocab_size)
-    return model
+    if section.type in BUILDERS:
+        return BUILDERS[section.type](section, source_vocab_size, target_vocab_size)
+    kind = load_registered(MODELS, section.type)
+    if not (isinstance(kind, type) and issubclass(kind, Model)):
+        raise UserError(f"{MODELS}: '{section.type}' of the package {package_of(MODELS, section.type)[0]} is not a "
+                        "subclass of Model.")
+    return kind.build(section, source_vocab_size, target_vocab_size)
 
 
 def build_transformer(

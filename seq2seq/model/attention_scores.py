@@ -17,8 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from seq2seq.errors import UserError
 from seq2seq.model.attention import MakeWeighing, ScaledDotProduct
-from seq2seq.plug_ins import ATTENTION_SCORES, load_registered
+from seq2seq.plug_ins import ATTENTION_SCORES, load_registered, package_of
 
 # Maximum number of elements in the hidden layer of additive scores, (sentences, heads, queries, keys, head_size): 16 MB
 # in fp32. If a batch needs more, its sentences are divided into chunks, which are computed one after another.
@@ -33,8 +34,8 @@ class Score:
         queries, head_size). keys: (sentences, heads, keys, head_size). None: the score is q' k / sqrt(head_size) for
         the query q' that `prepare` returns, so that fused kernels compute it.
     prepare: function (queries, weight) -> q', linear in the queries, (…, heads, head_size); None: q' = q.
-    weight_shape: function (heads, head_size) -> shape of the learned weight; None: the score has none, and `weight` is
-        None.
+    weight_shape: function (heads, head_size) -> shape of the learned weight, whose elements are drawn from a normal
+        distribution with the variance 1 / head_size; None: the score has none, and `weight` is None.
     """
 
     formula: Callable[[Tensor, Tensor, Tensor | None], Tensor] | None = None
@@ -82,7 +83,12 @@ def score_named(name: str) -> Score:
     if name in SCORES:
         return SCORES[name]
     found = load_registered(ATTENTION_SCORES, name)
-    return found if isinstance(found, Score) else Score(lambda queries, keys, _: found(queries, keys))
+    if isinstance(found, Score):
+        return found
+    if not callable(found) or isinstance(found, type):
+        raise UserError(f"{ATTENTION_SCORES}: '{name}' of the package {package_of(ATTENTION_SCORES, name)[0]} is "
+                        "neither a function of queries and keys nor a Score.")
+    return Score(lambda queries, keys, _: found(queries, keys))
 
 
 class Weighing(ScaledDotProduct):
@@ -141,9 +147,14 @@ class Weighing(ScaledDotProduct):
         return scores.relu() if self.normalize == "relu" else scores.softmax(-1)
 
     def scores(self, query: Tensor, keys: Tensor, bias: Tensor) -> Tensor:
-        if self.score.formula is not None:
-            return self.score.formula(query, keys, self.weight) + bias
-        return super().scores(query, keys, bias)
+        if self.score.formula is None:
+            return super().scores(query, keys, bias)
+        scores = self.score.formula(query, keys, self.weight)
+        expected = (*query.shape[:3], keys.shape[2])
+        if scores.shape != expected:
+            raise UserError(f"model.score: the function returns scores of shape {tuple(scores.shape)} instead of "
+                            f"(sentences, heads, queries, keys), here {expected}.")
+        return scores + bias
 
 
 def weighing_of(score: str, normalize: str) -> MakeWeighing:

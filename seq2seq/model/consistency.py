@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from seq2seq.data.batching import IGNORE_INDEX, Batch
+from seq2seq.errors import UserError
 from seq2seq.model.loss import Logits, LossSum, smoothed_cross_entropy
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 
@@ -62,13 +63,20 @@ def two_passes(model: nn.Module, batch: Batch, second: Batch, together: bool) ->
     """
     run: Callable[[Batch], Any] = model if second is batch else partial(_with_embedding_of_cut_tokens, model)
     if not together:
-        return [model(batch), run(second)]
+        return [_plain(model(batch)), _plain(run(second))]
 
-    output = run(replace(
+    output = _plain(run(replace(
         batch, source=torch.cat([batch.source, second.source]), source_positions=batch.source_positions.repeat(2),
         target_input=torch.cat([batch.target_input, second.target_input]),
-        target_output=batch.target_output.repeat(2), target_positions=batch.target_positions.repeat(2), copies=2))
+        target_output=batch.target_output.repeat(2), target_positions=batch.target_positions.repeat(2), copies=2)))
     return [replace(output, hidden=hidden) for hidden in output.hidden.chunk(2)]
+
+
+def _plain(output: Any) -> Logits:
+    if type(output) is not Logits:                                              # a subclass may add to the loss
+        raise UserError("training.consistency: this model has a loss of its own, and the two passes are compared by "
+                        "the usual one. Remove the key.")
+    return output
 
 
 def _with_embedding_of_cut_tokens(model: nn.Module, batch: Batch) -> Any:

@@ -75,14 +75,11 @@ class Model(nn.Module):
         what the model needs and returns: sides of the data, kind of output. Models of this package have theirs in
         `recipe.model_section.MODEL_SECTIONS`.
     pads: True if training pads the sentences of a batch, whatever the device.
-    has_plain_decoder: True if `start` and `step` compute what `Transformer.start` and `Transformer.step` do, so that an
-        engine may compute the layers of `decoder` itself.
     max_positions: maximum length of a source or target sentence in tokens, `</s>` included.
     """
 
     section: ClassVar[Any]
     pads: ClassVar[bool] = True
-    has_plain_decoder: ClassVar[bool] = False
     max_positions: int
 
     @classmethod
@@ -94,7 +91,8 @@ class Model(nn.Module):
         """Score every position of `batch.target_output` given the preceding target tokens (teacher forcing).
 
         Returns:
-            `Logits`, which consistency training needs; or something else with their method `loss`. For
+            `Logits`, which consistency training needs; or something else with their method `loss`, such as a subclass
+            whose `with_own_terms` adds an auxiliary loss. For
             `training.consistency_cutoff`, embeddings are parameters whose names end with `embedding`.
         Raises:
             ValueError: a sentence is longer than `max_positions`.
@@ -118,6 +116,12 @@ class Model(nn.Module):
     def make_step_function(self) -> Callable[[Tensor, Any], tuple[Tensor, Any]]:
         """Return a function that computes the same as `step`. It may be faster. It holds the weights of now."""
         return self.step
+
+    @property
+    def has_plain_decoder(self) -> bool:
+        """True if `start` and `step` compute what `Transformer.start` and `Transformer.step` do, so that an engine may
+        compute the layers of `decoder` itself."""
+        return False
 
     @property
     def cross_attentions(self) -> Sequence[CrossAttention]:

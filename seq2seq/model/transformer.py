@@ -246,7 +246,6 @@ class Transformer(EncoderDecoder):
     """
 
     pads = False
-    has_plain_decoder = True
 
     def __init__(
         self, *, source_vocab_size: int, target_vocab_size: int, d_model: int, encoder_layers: int,
@@ -296,6 +295,10 @@ class Transformer(EncoderDecoder):
         caches = tuple(LayerCache(keys[:, :, :0], values[:, :, :0], keys, values) for keys, values in projected)
         bias = mask_to_bias(sentences.token_mask[:, None], memory.dtype, -math.inf)
         return TransformerState(caches, bias[:, :, :0], bias[:, None].repeat(1, self.num_heads, 1, 1), keep_attention)
+
+    @property
+    def has_plain_decoder(self) -> bool:
+        return type(self) is Transformer                                        # a subclass may compute something else
 
     @property
     def cross_attentions(self) -> Sequence[CrossAttention]:

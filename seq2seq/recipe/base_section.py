@@ -4,7 +4,7 @@ import ast
 import difflib
 import inspect
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import pairwise
@@ -41,9 +41,10 @@ class SectionsError(RecipeValueError):
 
 class CombinationError(SectionsError):
     """Error about two settings that do not work together. other: the same error at the key of the other setting, for a
-    recipe in which the first one has its default."""
+    recipe in which the first one has its default. reason: see `combinations.Combination`."""
 
     other: "CombinationError | None" = None
+    reason = ""
 
 
 @contextmanager
@@ -69,12 +70,13 @@ def refuse_if(condition: object, key: str | tuple[str | int, ...], message: str)
         raise RecipeValueError(key, message)
 
 
-def one_of(expected: Sequence[str], found: object) -> str:
-    """Return the message that a value must be one of some names."""
+def one_of(expected: Iterable[str], found: object, hint: str) -> str:
+    """Return the message that a value must be one of some names. hint: sentence at its end."""
+    expected = list(dict.fromkeys(expected))
     quoted = [f"'{name}'" for name in expected]
     close = difflib.get_close_matches(found.lower(), expected, n=1) if isinstance(found, str) else []
-    meant = f". Did you mean '{close[0]}'?" if close else ""
-    return f"expected {', '.join(quoted[:-1])} or {quoted[-1]}; found {format_value(found)}{meant}"
+    meant = f"Did you mean '{close[0]}'?" if close else hint
+    return f"expected {', '.join(quoted[:-1])} or {quoted[-1]}; found {format_value(found)}. {meant}"
 
 
 def format_value(value: Any) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 from seq2seq.recipe.base_section import CombinationError, raise_all
 from seq2seq.recipe.directions import directions_of
+from seq2seq.recipe.task import TRANSLATION
 
 SAMPLING_KEYS = ("temperature", "top_k", "top_p", "min_p")
 """Keys of `decoding` that affect only samples."""
@@ -23,13 +24,19 @@ SAMPLING_KEYS = ("temperature", "top_k", "top_p", "min_p")
 class Feature:
     """Setting of a recipe that does not work with some other settings.
 
-    name: name in messages and in the documentation. key: dotted key at which an error is reported.
+    name: name in the documentation. key: dotted key at which an error is reported.
     used: function that returns True if a recipe has this setting. It reads only the sections of the recipe.
+    named: function that returns the name in a message about a recipe which has this setting; None: it is `name`.
     """
 
     name: str
     key: str
     used: Callable[[Any], object]
+    named: Callable[[Any], str] | None = None
+
+    def name_in(self, recipe: Any) -> str:
+        """Return the name in a message about a recipe."""
+        return self.name if self.named is None else self.named(recipe)
 
 
 def is_set(key: str) -> Feature:
@@ -39,8 +46,15 @@ def is_set(key: str) -> Feature:
 
 def has_value(key: str, *values: object) -> Feature:
     """Return the feature that a key has one of these values."""
-    name = f"{key}: {' or '.join(str(value).lower() for value in values)}"
-    return Feature(name, key, lambda recipe: attrgetter(key)(recipe) in values)
+    names = [str(value).lower() for value in values]
+    return Feature(f"{key}: {' or '.join(names)}", key, lambda recipe: attrgetter(key)(recipe) in values,
+                   lambda recipe: f"{key}: {names[values.index(attrgetter(key)(recipe))]}")
+
+
+def model_that(description: str, used: Callable[[Any], object]) -> Feature:
+    """Return the feature that the type of the model has some property. used: function of the section `model`."""
+    return Feature(f"a model that {description}", "model.type", lambda recipe: used(recipe.model),
+                   lambda recipe: f"model.type: {recipe.model.type}")
 
 
 def is_changed(key: str) -> Feature:
@@ -66,17 +80,18 @@ class Combination:
     second: Feature
     reason: str
 
-    @property
-    def error(self) -> CombinationError:
-        """Error at the key of the first setting. Its `other` is the error at the key of the second one."""
-        error = CombinationError(self.first.key, self._message(self.first, self.second))
-        error.other = CombinationError(self.second.key, self._message(self.second, self.first))
+    def error(self, recipe: Any) -> CombinationError:
+        """Return the error at the key of the first setting. Its `other` is the error at the key of the second one."""
+        error = CombinationError(self.first.key, self._message(self.first, self.second, recipe))
+        error.other = CombinationError(self.second.key, self._message(self.second, self.first, recipe))
+        error.reason = self.reason
         return error
 
-    def _message(self, one: Feature, other: Feature) -> str:
+    def _message(self, one: Feature, other: Feature, recipe: Any) -> str:
         """Return the error message that follows the key of `one`."""
-        value = one.name.removeprefix(one.key).removeprefix(": ")
-        return f"{value} does not work with {other.name}, because {self.reason}. Change one of the two.".lstrip()
+        value = one.name_in(recipe).removeprefix(one.key).removeprefix(": ")
+        return (f"{value} does not work with {other.name_in(recipe)}, because {self.reason}. Change one of the two."
+                ).lstrip()
 
 
 CONSISTENCY, CUTOFF = is_set("training.consistency"), is_set("training.consistency_cutoff")
@@ -87,6 +102,11 @@ SEVERAL_DIRECTIONS = Feature("several directions", "data.train",
                               lambda recipe: len(directions_of(recipe.data, recipe.languages)) > 1)
 AUGMENTATION, TERMS = is_set("data.augmentation"), is_set("data.augmentation.terms")
 GUIDED_ALIGNMENT = is_set("training.guided_alignment")
+LABEL_SMOOTHING = is_set("training.label_smoothing")
+TWO_VOCABULARIES = has_value("tokenizer.joint", False)
+NO_TRANSLATION = model_that("does not translate", lambda model: model.task is not TRANSLATION)
+POSITIONS = model_that("points at positions", lambda model: not model.task.target_is_text)
+NO_TRANSFORMER_DECODER = model_that("has no Transformer decoder", lambda model: not model.has_transformer_decoder)
 SAMPLING, REQUIRE = is_set("decoding.sampling"), is_set("decoding.require")
 DIVERSE_GROUPS = is_changed("decoding.diverse_groups")
 
@@ -110,6 +130,15 @@ COMBINATIONS = (
     Combination(is_set("training.start_from"), is_set("tokenizer.taken_from"),
                 "fine-tuning uses the tokenizer of the model in start_from"),
 
+    Combination(GUIDED_ALIGNMENT, NO_TRANSFORMER_DECODER, "it trains a head of a Transformer decoder"),
+    Combination(AUGMENTATION, NO_TRANSLATION, "it changes pairs of source and target text"),
+    Combination(CONTEXT, NO_TRANSLATION, "only translation has a context"),
+    Combination(TWO_VOCABULARIES, model_that("reads one language", lambda model: not model.task.has_source),
+                "a language model has only one vocabulary"),
+    Combination(POSITIONS, has_value("tokenizer.type", "unigram", "bpe"), "its targets are positions of whole words"),
+    Combination(LABEL_SMOOTHING, POSITIONS, "a distribution over positions covers only the words of the source"),
+    Combination(CONSISTENCY, POSITIONS, "it compares predictions over a vocabulary, not over positions"),
+
     Combination(SEVERAL_DIRECTIONS, CONTEXT, "the language token must be the first token of a source"),
     Combination(AUGMENTATION, CONTEXT, "it changes single sentences"),
     Combination(WORDS, CONTEXT, "the separator of sentences must be a piece of the vocabulary"),
@@ -117,7 +146,7 @@ COMBINATIONS = (
     Combination(GUIDED_ALIGNMENT, CONTEXT, "its word alignments do not include the context"),
     Combination(CUTOFF, CONTEXT, "it would cut separators of sentences"),
 )
-"""Combinations that do not depend on the type of model. Each type has its own, `ModelSection.combinations`."""
+"""Combinations that do not depend on keys of a type of model. Those that do are `ModelSection.combinations`."""
 
 
 def refuse_combinations(combinations: Iterable[Combination], sections: Mapping[str, Any]) -> None:
@@ -131,5 +160,5 @@ def refuse_combinations(combinations: Iterable[Combination], sections: Mapping[s
         section = feature.key.partition(".")[0]
         return {section, *(["languages"] if section == "data" else [])} <= sections.keys() and feature.used(recipe)
 
-    raise_all([combination.error for combination in combinations
+    raise_all([combination.error(recipe) for combination in combinations
                if used(combination.first) and used(combination.second)])

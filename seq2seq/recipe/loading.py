@@ -14,7 +14,7 @@ from seq2seq.files import real_path
 from seq2seq.recipe.base_section import format_value
 from seq2seq.recipe.decoding_section import DecodingSection
 from seq2seq.recipe.messages import explain, similar_key
-from seq2seq.recipe.model_section import DEFAULT_TYPE, section_of_type
+from seq2seq.recipe.model_section import DEFAULT_TYPE, MODEL_SECTIONS, section_of_type
 from seq2seq.recipe.model_sizes import PREFIX, model_sizes
 from seq2seq.recipe.schema import Recipe
 from seq2seq.recipe.yaml_document import Diagnostic, Document, Key, SourceLocation, read_yaml
@@ -214,7 +214,8 @@ def _for_type(size: dict[str, Any], type: Any) -> dict[str, Any]:
     model; None: that of the size."""
     if type in (None, size.get("type", DEFAULT_TYPE)) or (section := section_of_type({"type": type})) is None:
         return size
-    return {key: value for key, value in size.items() if key in section.model_fields}
+    of_any_type = set().union(*(each.model_fields for each in MODEL_SECTIONS.values()))     # others are mistakes
+    return {key: value for key, value in size.items() if key in section.model_fields or key not in of_any_type}
 
 
 def _read_sections(path: Path) -> Document:
@@ -262,6 +263,11 @@ def _inherit_from_start_model(document: Document, directory: Path) -> None:
     other = _read_sections(path)
     if other.diagnostics:
         document.diagnostics += other.diagnostics
+        return
+    own, old = (each.get("model") for each in (document.value, other.value))
+    if isinstance(own, dict) and isinstance(old, dict) and own.get("type") not in (None, old.get("type")):
+        document.diagnostics.append(document.diagnostic(
+            ("model", "type"), f"the model in training.start_from is of type {old.get('type')}. Leave model.type out"))
         return
     for section, keys in (("model", None), ("tokenizer", INHERITED_TOKENIZER_KEYS)):
         if isinstance(values := other.value.get(section), dict):

@@ -70,9 +70,12 @@ def explain(error: ValidationError, document: Document) -> Iterator[Diagnostic]:
             detail["type"] = "too_few"
         if key[:3] == ("data", "valid", 0) and isinstance(_value_at(document.value, ("data", "valid")), dict):
             key = (*key[:2], *key[3:])                                          # one corpus instead of a list
-        of_other_types = _types_with(key) if detail["type"] == "extra_forbidden" else []
-        yield document.diagnostic(key, _text(detail, key, document.value),
-                                  detail["type"] == "value_error" or bool(of_other_types))
+        text, is_conflict = _text(detail, key, document.value), detail["type"] == "value_error"
+        if detail["type"] == "extra_forbidden" and (types := _types_with(key)):
+            text, is_conflict = (f"a model of type {document.value['model'].get('type', DEFAULT_TYPE)} does not have "
+                                 f"this key, but one of type {' or '.join(types)}. Remove the key, or change "
+                                 "model.type."), True
+        yield document.diagnostic(key, text, is_conflict)
 
 
 def decoding_with(decoding: DecodingSection, options: Mapping[str, object],
@@ -113,9 +116,6 @@ def _text(detail: ErrorDetails, key: Key, recipe: Any) -> str:
     """Return the message for one of pydantic's errors, without its location. recipe: the unvalidated values."""
     kind, value, context = detail["type"], detail["input"], detail.get("ctx") or {}
     if kind == "extra_forbidden":
-        if types := _types_with(key):
-            return (f"a model of type {recipe['model'].get('type', DEFAULT_TYPE)} does not have this key, but one of "
-                    f"type {' or '.join(types)}. Remove the key, or change model.type.")
         return f"unknown key.{similar_key(key, recipe)}"
     if kind == "missing":
         return f"missing. {_documentation(key, recipe)}".strip()
@@ -256,7 +256,7 @@ def walk_fields(section: type[Section] = Recipe, prefix: str = "") -> Iterator[t
     Keys of list items have no index: `data.train.source`.
     """
     fields = dict(section.model_fields)
-    if section is ModelSection:
+    if issubclass(section, ModelSection):
         for each in MODEL_SECTIONS.values():
             fields |= each.model_fields
     for name, entry in fields.items():

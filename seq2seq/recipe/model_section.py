@@ -3,12 +3,14 @@
 `MODEL_SECTIONS` has the types of this package. Installed packages can register others (`seq2seq.plug_ins`).
 """
 
+import builtins
 import warnings
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, ValidatorFunctionWrapHandler, WrapValidator, field_validator
 
+from seq2seq.errors import UserError
 from seq2seq.plug_ins import (
     ATTENTION_SCORES,
     MODELS,
@@ -18,7 +20,17 @@ from seq2seq.plug_ins import (
     registered_names,
 )
 from seq2seq.recipe.base_section import Positions, RecipeValueError, Section, Share, one_of
-from seq2seq.recipe.combinations import CONSISTENCY, GUIDED_ALIGNMENT, Combination, Feature, has_value, is_set
+from seq2seq.recipe.combinations import (
+    CONSISTENCY,
+    CONTEXT,
+    GUIDED_ALIGNMENT,
+    LABEL_SMOOTHING,
+    TWO_VOCABULARIES,
+    Combination,
+    Feature,
+    has_value,
+    is_set,
+)
 from seq2seq.recipe.task import LANGUAGE_MODELLING, POINTING, TRANSLATION, Task
 
 # The key `copy` shadows a deprecated method of pydantic's BaseModel, which seq2seq does not call.
@@ -32,19 +44,14 @@ DOT_PRODUCTS = ("scaled_dot", "dot", "bilinear")
 SCORES = (*DOT_PRODUCTS, "additive")
 """Attention scores of this package, see `model.attention_scores`."""
 
+PACKAGES_CAN = "Installed packages can register others."
+KNOWN_TO_ENGINES = frozenset({
+    "base", "type", "d_model", "dropout", "max_positions", "scale_embedding", "encoder_layers", "decoder_layers",
+    "tied_embeddings", "output_bias", "num_heads", "score", "normalize", "selection", "copy", "window", "feed_forward",
+    "activation", "norm", "positions", "tied_decoder_layers", "context"})
+"""Keys of a Transformer that the kernels and exports either compute or refuse (`peculiarity`). Any other key with
+another value than its default is refused, so that a new key cannot be overlooked there."""
 DEFAULT_TYPE = "transformer"
-
-LABEL_SMOOTHING = is_set("training.label_smoothing")
-TWO_VOCABULARIES = has_value("tokenizer.joint", False)
-
-
-_NO_TRANSFORMER_DECODER = Combination(GUIDED_ALIGNMENT, has_value("model.type", "rnn", "pointer", "language_model"),
-                                      "it trains a head of a Transformer decoder")
-_NO_TRANSLATION = (
-    Combination(is_set("data.augmentation"), has_value("model.type", "pointer", "language_model"),
-                "it changes pairs of source and target text"),
-    Combination(is_set("data.context"), has_value("model.type", "pointer", "language_model"),
-                "only translation has a context"))
 
 
 class ModelSection(Section):
@@ -54,11 +61,13 @@ class ModelSection(Section):
 
     task: sides of the data, kind of output, and metrics.
     is_parallel: True if training computes all target positions at once, False if one after another.
+    has_transformer_decoder: True if the model has `cross_attentions`, a head of which guided alignment can train.
     combinations: settings of other sections that do not work with some settings of this section.
     """
 
     task: ClassVar[Task] = TRANSLATION
     is_parallel: ClassVar[bool] = True
+    has_transformer_decoder: ClassVar[bool] = False
     combinations: ClassVar[tuple[Combination, ...]] = ()
 
     base: Annotated[str | None, Field(exclude=True)] = None
@@ -140,13 +149,6 @@ class _Attention(ModelSection):
     normalize: Literal["softmax", "relu"] = "softmax"
     """Function that turns attention scores into weights."""
 
-    combinations: ClassVar[tuple[Combination, ...]] = (
-        Combination(GUIDED_ALIGNMENT, Feature("model.score other than scaled_dot", "model.score", lambda recipe:
-                                              getattr(recipe.model, "score", "scaled_dot") != "scaled_dot"),
-                    "it needs the weights of scaled dot-product attention"),
-        Combination(GUIDED_ALIGNMENT, has_value("model.normalize", "relu"),
-                    "it needs probabilities, which only softmax produces"))
-
     @property
     def packages(self) -> dict[str, str]:
         own = {} if self.score in SCORES else dict([package_of(ATTENTION_SCORES, self.score)])
@@ -164,7 +166,7 @@ class _Attention(ModelSection):
     @classmethod
     def _require_known_score(cls, score: str) -> str:
         if score not in SCORES and not is_registered(ATTENTION_SCORES, score):
-            raise ValueError(one_of([*SCORES, *registered_names(ATTENTION_SCORES)], score))
+            raise ValueError(one_of([*SCORES, *registered_names(ATTENTION_SCORES)], score, PACKAGES_CAN))
         return score
 
 
@@ -209,9 +211,9 @@ class _CrossAttention(_Attention, _Vocabulary, _EncoderDecoder):
     greedy search."""
 
     combinations: ClassVar[tuple[Combination, ...]] = (
-        *_Vocabulary.combinations, *_Attention.combinations,
+        *_Vocabulary.combinations,
         Combination(is_set("model.copy"), TWO_VOCABULARIES, "copied source pieces must be in the target's vocabulary"),
-        Combination(is_set("model.copy"), is_set("data.context"), "pieces of the context would be copied, too"),
+        Combination(is_set("model.copy"), CONTEXT, "pieces of the context would be copied, too"),
         Combination(LABEL_SMOOTHING, is_set("model.copy"), "copied pieces cannot be smoothed"),
         Combination(CONSISTENCY, is_set("model.copy"), "it compares predictions of the vocabulary alone"),
         Combination(CONSISTENCY, has_value("model.selection", "hard"),
@@ -250,13 +252,21 @@ class TransformerSection(_TransformerLayers, _CrossAttention):
     arXiv:1708.05943). `hierarchical`: the encoder reads each sentence alone. Then each position attends to the words of
     each context sentence, and to the resulting sentence vectors (Miculicich et al. 2018, arXiv:1809.01576)."""
 
+    has_transformer_decoder: ClassVar[bool] = True
     combinations: ClassVar[tuple[Combination, ...]] = (
         *_CrossAttention.combinations,
         Combination(has_value("model.context", "hierarchical"), has_value("data.context", 0),
-                    "there is no context to read"))
+                    "there is no context to read"),
+        Combination(GUIDED_ALIGNMENT, Feature("model.score other than scaled_dot", "model.score",
+                                              lambda recipe: recipe.model.score != "scaled_dot"),
+                    "it needs the weights of scaled dot-product attention"),
+        Combination(GUIDED_ALIGNMENT, has_value("model.normalize", "relu"),
+                    "it needs probabilities, which only softmax produces"))
 
     @property
     def peculiarity(self) -> str | None:
+        if type(self) is not TransformerSection:                                # of another package
+            return super().peculiarity
         if self.copy:
             return "copies pieces of the source (model.copy)"
         if self.context == "hierarchical":
@@ -264,10 +274,13 @@ class TransformerSection(_TransformerLayers, _CrossAttention):
         if self.selection != "soft":
             return f"has {self.selection} attention (model.selection)"
         if self.score not in DOT_PRODUCTS:
-            return f"has attention scores that are not dot products (model.score: {self.score})"
+            kind = "are not dot products" if self.score in SCORES else "this package does not know"
+            return f"has attention scores that {kind} (model.score: {self.score})"
         if self.normalize != "softmax":
             return f"has attention without softmax (model.normalize: {self.normalize})"
-        return None
+        fields = type(self).model_fields
+        others = [key for key in fields.keys() - KNOWN_TO_ENGINES if getattr(self, key) != fields[key].default]
+        return f"has a value of model.{min(others)} that they do not know" if others else None
 
     @field_validator("tied_decoder_layers")
     @classmethod
@@ -286,6 +299,13 @@ class _Recurrent(_EncoderDecoder):
     cell: Literal["gru", "lstm"] = "gru"
     """Recurrent unit."""
 
+    @field_validator("d_model")
+    @classmethod
+    def _require_two_directions_of_equal_width(cls, d_model: int) -> int:
+        if d_model % 2:
+            raise ValueError(f"the two directions of the encoder need an even number, found {d_model}")
+        return d_model
+
 
 class RecurrentSection(_Recurrent, _CrossAttention):
     """Recurrent encoder and decoder with attention (Bahdanau et al. 2015). `d_model` is the width of the decoder, and
@@ -294,13 +314,8 @@ class RecurrentSection(_Recurrent, _CrossAttention):
     type: Literal["rnn"] = "rnn"
     """Architecture: recurrent network."""
     score: Annotated[str, Field(json_schema_extra={"examples": list(SCORES)})] = "additive"
-    """Scoring function of attention: `scaled_dot`, `dot`, `additive`, `bilinear`, or one that an installed package
-    registers."""
     input_feeding: bool = False
     """Feed the attentional hidden state of the previous step to the decoder (Luong et al. 2015)."""
-
-    combinations: ClassVar[tuple[Combination, ...]] = (
-        *_CrossAttention.combinations, _NO_TRANSFORMER_DECODER)
 
 
 class PointerSection(_Recurrent):
@@ -308,12 +323,6 @@ class PointerSection(_Recurrent):
     the two directions of the encoder."""
 
     task: ClassVar[Task] = POINTING
-    _TYPE: ClassVar[Feature] = has_value("model.type", "pointer")
-    combinations: ClassVar[tuple[Combination, ...]] = (
-        Combination(_TYPE, has_value("tokenizer.type", "unigram", "bpe"), "its targets are positions of whole words"),
-        Combination(LABEL_SMOOTHING, _TYPE, "a pointer's distribution covers only the words of the source"),
-        Combination(CONSISTENCY, _TYPE, "it compares predictions over a vocabulary, not over positions"),
-        _NO_TRANSFORMER_DECODER, *_NO_TRANSLATION)
 
     type: Literal["pointer"] = "pointer"
     """Architecture: pointer network."""
@@ -323,10 +332,7 @@ class LanguageModelSection(_TransformerLayers, _Vocabulary, _Decoder):
     """Decoder-only Transformer, which continues text."""
 
     task: ClassVar[Task] = LANGUAGE_MODELLING
-    combinations: ClassVar[tuple[Combination, ...]] = (
-        Combination(TWO_VOCABULARIES, has_value("model.type", "language_model"),
-                    "a language model has only one vocabulary"),
-        _NO_TRANSFORMER_DECODER, *_NO_TRANSLATION)
+    combinations: ClassVar[tuple[Combination, ...]] = ()
 
     type: Literal["language_model"] = "language_model"
     """Architecture: language model."""
@@ -346,7 +352,11 @@ def section_of_type(values: Mapping[str, Any]) -> type[ModelSection] | None:
         return None
     if type in MODEL_SECTIONS or not is_registered(MODELS, type):
         return MODEL_SECTIONS.get(type)
-    section: Any = load_registered(MODELS, type).section
+    model = load_registered(MODELS, type)
+    section = getattr(model, "section", None)
+    if not (isinstance(section, builtins.type) and issubclass(section, ModelSection) and section is not ModelSection):
+        raise UserError(f"{MODELS}: '{type}' of the package {package_of(MODELS, type)[0]} is not a model: it has no "
+                        "class `section` of its keys, a subclass of ModelSection.")
     return section
 
 
@@ -357,7 +367,8 @@ def validate_model(values: Mapping[str, Any]) -> ModelSection:
         RecipeValueError: the type does not exist. ValidationError: other keys are wrong.
     """
     if (section := section_of_type(values)) is None:
-        raise RecipeValueError("type", one_of([*MODEL_SECTIONS, *registered_names(MODELS)], values["type"]))
+        names = [*MODEL_SECTIONS, *registered_names(MODELS)]
+        raise RecipeValueError("type", one_of(names, values["type"], PACKAGES_CAN))
     return section.model_validate(dict(values))
 
 

@@ -36,7 +36,12 @@ _MAX_SHOWN_BOUND = 10**9  # the page omits larger bounds, which are technical li
 
 def recipe_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a recipe."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Recipe.model_json_schema()}
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Recipe.model_json_schema()}
+    # A model of an installed package, whose keys are not known here.
+    schema["properties"]["model"]["anyOf"].append({
+        "type": "object", "required": ["type"],
+        "properties": {"type": {"type": "string", "not": {"enum": list(MODEL_SECTIONS)}}}})
+    return schema
 
 
 def recipe_reference() -> str:
@@ -127,6 +132,8 @@ def _type(entry: dict[str, Any]) -> str:
     """Describe the allowed values of a schema entry in words."""
     if "anyOf" in entry:
         return " or ".join(dict.fromkeys(_type(choice) for choice in entry["anyOf"] if choice.get("type") != "null"))
+    if "examples" in entry:
+        return ", ".join(f"`{choice}`" for choice in entry["examples"]) + " or text"
     if "enum" in entry or "const" in entry:
         return ", ".join(f"`{choice}`" for choice in entry.get("enum", [entry.get("const")]))
     if "$ref" in entry:

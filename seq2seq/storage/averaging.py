@@ -16,6 +16,7 @@ from seq2seq.recipe import Recipe
 from seq2seq.storage.checkpoints import (
     CHECKPOINT_NAME,
     HELD_OUT,
+    PACKAGES,
     Card,
     best_bundle,
     list_checkpoints,
@@ -162,9 +163,9 @@ def _description(run: Path) -> tuple[Recipe | str, dict[str, Any]]:
         path = best_bundle(run)
         best = load_bundle(path) if path else None
     except CheckpointError as error:
-        console.warn(f"{error} The average has no counts of the training text.")
+        console.warn(f"{str(error).rstrip('.')}. The average has no counts of the training text.")
         best = None
     if best is None:
         return stored_recipe(run), {}
-    kept = ("corpora", HELD_OUT, "characters", "tags", "parameters", "alignment")
+    kept = ("corpora", HELD_OUT, "characters", "tags", "parameters", "alignment", PACKAGES)
     return best.recipe_text, {key: best.metadata[key] for key in kept if key in best.metadata}

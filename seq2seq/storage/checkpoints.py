@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ import numpy as np
 
 from seq2seq import console
 from seq2seq.errors import CheckpointError, RecipeError
-from seq2seq.plug_ins import is_installed
+from seq2seq.plug_ins import installed_version
 from seq2seq.recipe import Recipe, load_recipe, parse_recipe
 from seq2seq.storage.atomic import (
     cannot_save,
@@ -57,7 +58,7 @@ CHECKPOINTS = "checkpoints"
 BUNDLES = "bundles"
 PACKAGES = "packages"
 """Field of metadata.json with the version of each other package that the model needs, by name."""
-_PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]*")
+_PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,99}")
 BEST = "best"
 """File of a run with the name of its best bundle."""
 SCORES = "scores.jsonl"
@@ -255,8 +256,9 @@ def save_bundle(
         (new / RECIPE).write_bytes(text.encode())
         for name, contents in tokenizer_files.items():
             (new / name).write_bytes(contents)
-        packages = {} if isinstance(recipe, str) else {PACKAGES: recipe.model.packages} if recipe.model.packages else {}
-        (new / METADATA).write_bytes(as_json({**header("bundle", new), **metadata, **packages}))
+        packages = metadata.get(PACKAGES, {}) if isinstance(recipe, str) else recipe.model.packages
+        of_packages = {PACKAGES: packages} if packages else {}
+        (new / METADATA).write_bytes(as_json({**header("bundle", new), **metadata, **of_packages}))
         if card is not None:
             (new / README).write_text(card(text, metadata, read_shapes(new / MODEL)), encoding="utf-8")
     return directory
@@ -327,7 +329,6 @@ def load_bundle(directory: Path, require: Callable[[Bundle, Shapes], None] = lam
             the shapes of the weights. It raises a CheckpointError to refuse the bundle.
     """
     metadata = read_metadata(directory, "bundle", required=(MODEL, RECIPE))
-    require_packages(directory, metadata)
     verify(directory, metadata["sha256"])
     names = [name for name in TOKENIZER_FILES if name in metadata["sha256"]]
     try:
@@ -350,16 +351,13 @@ def _fields(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in metadata.items() if key not in HEADER_KEYS}
 
 
-def require_packages(directory: Path, metadata: Mapping[str, Any]) -> None:
-    """Raise CheckpointError if a package that the model of a bundle needs is not installed. Nothing is imported."""
+def _packages(directory: Path, metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Return the packages that the model of a bundle needs, from its metadata: version by name."""
     packages = metadata.get(PACKAGES, {})
     if not isinstance(packages, dict) or not all(
-            _PACKAGE.fullmatch(str(part)) for each in packages.items() for part in each):
-        raise DamagedError(f"{directory / METADATA} is damaged: {PACKAGES} is {packages}.")
-    missing = [f"{name}=={packages[name]}" for name in packages if not is_installed(name)]
-    if missing:
-        raise CheckpointError(f"{directory} has a model of other packages, which are not installed. If you trust their "
-                              f"authors: pip install {' '.join(missing)}")
+            isinstance(part, str) and _PACKAGE.fullmatch(part) for each in packages.items() for part in each):
+        raise DamagedError(f"{directory / METADATA} is damaged: {PACKAGES} are not names and versions.")
+    return packages
 
 
 def stored_characters(metadata: Mapping[str, Any], side: str) -> str:
@@ -391,14 +389,31 @@ def stored_recipe(directory: Path) -> Recipe:
     except UnicodeDecodeError as error:
         raise DamagedError(f"{path} is damaged: {error}.") from error
     if kind_of(directory) == "bundle":
-        require_packages(directory, bundle_metadata(directory))
-        return bundle_recipe(text, path)
+        return bundle_recipe(text, path, bundle_metadata(directory))
     return parse_recipe(text, path, alone=True)
 
 
-def bundle_recipe(text: str, path: Path) -> Recipe:
-    """Return the recipe of a bundle from its text. A stranger may have written it: what it names is not read."""
-    return parse_recipe(text, path, alone=True).for_bundle()
+def bundle_recipe(text: str, path: Path, metadata: Mapping[str, Any]) -> Recipe:
+    """Return the recipe of a bundle from its text. A stranger may have written it: what it names is not read. metadata:
+    that of the bundle, which names the packages of a model that is not known here."""
+    packages = _packages(path.parent, metadata)
+    try:
+        recipe = parse_recipe(text, path, alone=True).for_bundle()
+    except RecipeError:
+        if missing := [f"{name}=={version}" for name, version in packages.items() if installed_version(name) is None]:
+            raise CheckpointError(f"{path.parent} has a model of other packages, which are not installed. If you trust "
+                                  f"their authors: pip install {' '.join(missing)}") from None
+        raise
+    for name, version in recipe.model.packages.items():
+        if packages.get(name, version) != version:
+            _warn_once(f"{path.parent} was made with {name} {packages[name]}; {version} is installed, which may "
+                       "compute something else.")
+    return recipe
+
+
+@cache
+def _warn_once(message: str) -> None:
+    console.warn(message)
 
 
 def recipe_with_text(model: Path) -> Recipe:

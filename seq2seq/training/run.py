@@ -358,7 +358,8 @@ def _int8_score(training: TrainingLoop, best: Bundle, translator: Translator) ->
     if "bleu" not in recipe.measures or impossible:
         return None
     score = best.metadata.get("validation", {}).get("bleu")
-    if score is None or bundle_recipe(best.recipe_text, best.directory / RECIPE).decoding != recipe.decoding:
+    before = bundle_recipe(best.recipe_text, best.directory / RECIPE, best.metadata)
+    if score is None or before.decoding != recipe.decoding:
         score = to_dict({"bleu": validation.bleu(translator, group)})["bleu"]
     # A shortlist is made after the training, and validation knows no best attention head yet.
     fast = replace(Translator.load(best.directory, "cpu", "int8"), characters=None, aligner=AlignmentSettings(),

@@ -191,7 +191,8 @@ class TrainingStep:
         with nullcontext() if self.graphs is None else strictly_deterministic():
             total, loss = self.loss(batch, links)
             total.backward(None if loss_scale is None else loss_scale.value)
-        torch._foreach_copy_(self.blocks.views(gradient), [gradient_of(weight) for weight in self.compute_weights])
+        gradients = [gradient_of(name, weight) for name, weight in zip(self.names, self.compute_weights, strict=True)]
+        torch._foreach_copy_(self.blocks.views(gradient), gradients)
         if loss_scale is not None:
             gradient.div_(loss_scale.value)
         losses.copy_(torch.stack([loss.total.detach(), loss.negative_log_likelihood]))
@@ -318,9 +319,11 @@ def _tokens(corpus: EncodedCorpus, pairs: np.ndarray) -> int:
     return int(corpus.source.lengths_of(pairs).sum() + corpus.target.lengths_of(pairs).sum())
 
 
-def gradient_of(weight: Tensor) -> Tensor:
-    """Return the gradient of a weight, which must not be None."""
-    assert weight.grad is not None, "every weight must contribute to the loss of every step"
+def gradient_of(name: str, weight: Tensor) -> Tensor:
+    """Return the gradient of a weight. Raises UserError if a model of another package computes none."""
+    if weight.grad is None:
+        raise UserError(f"the weight {name} of the model has no gradient. Every weight must contribute to the loss of "
+                        "every step.")
     return weight.grad
 
 

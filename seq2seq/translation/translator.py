@@ -223,8 +223,8 @@ def describe_model(stored: StoredModel) -> str:
     """Return architecture and number of parameters, such as "transformer, 3 + 3 layers of width 256, 7,577,600
     parameters"."""
     section, parameters = stored.recipe.model, sum(weight.size for weight in stored.weights.values())
-    layers = " + ".join(map(str, section.layers))
-    return f"{section.type.replace('_', ' ')}, {layers} layers of width {section.d_model}, {parameters:,} parameters"
+    layers = f"{' + '.join(map(str, section.layers))} layers of " if section.layers else ""
+    return f"{section.type.replace('_', ' ')}, {layers}width {section.d_model}, {parameters:,} parameters"
 
 
 def directions_of_model(recipe: Recipe, vocabulary: Vocabulary) -> Directions:

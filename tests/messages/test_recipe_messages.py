@@ -28,6 +28,8 @@ ADDED = [
     "tokenizer: {vocab_size: 300.5}", "tokenizer: {vocab_size: }", "model: {window: 0}",
     # Values that do not fit each other.
     "model: {num_heads: 3}", "model: {d_model: 7, num_heads: 7}", "model: {selection: hard, normalize: relu}",
+    "model: {type: rnn, d_model: 15, num_heads: 3}", "model: {type: pointers}", "model: {score: [1]}",
+    "model: {score: adative}", "cell: lstm", "training: {guided_alignment: 0.1}\nmodel: {type: rnn}",
     "model: {type: rnn, window: 3}", "model: {type: rnn, norm: pre}", "model: {cell: lstm}",
     "model: {dropout: 0}\ntokenizer: {joint: false}", "model: {max_positions: 64}",
     "tokenizer: {type: words, subword_sampling: 0.1}", "model: {type: pointer}\ntokenizer: {type: unigram}",

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,6 +26,7 @@ from seq2seq.recipe import (
 )
 from seq2seq.recipe.base_section import describe_keys
 from seq2seq.recipe.messages import section_at, section_of, walk_fields
+from seq2seq.recipe.model_section import MODEL_SECTIONS
 from seq2seq.recipe.model_sizes import model_sizes
 from seq2seq.recipe.yaml_document import read_yaml
 
@@ -79,35 +79,45 @@ def test_an_integer_is_accepted_for_a_float(directory):
     assert recipe.training.betas == (0.0, 0.5)
 
 
-def choices() -> list[str]:
-    """Return KEY=VALUE for every value of every key with a fixed set of values."""
-    found, properties = [], cache(lambda section: section.model_json_schema()["properties"])
-    for key, _ in walk_fields():
-        section, name = section_at(tuple(key.split(".")[:-1])), key.rpartition(".")[2]
-        schema = properties(section)[name]
+def choices_in(section, prefix: str) -> list[str]:
+    """Return KEY=VALUE for every value of every key of a section with a fixed set of values."""
+    found = []
+    for name, schema in section.model_json_schema()["properties"].items():
         values = schema.get("enum", [schema["const"]] if "const" in schema else [])
-        if schema.get("type") == "boolean" and not key.startswith("data."):
+        if schema.get("type") == "boolean" and not prefix.startswith("data."):
             values = ["true", "false"]
-        found += [f"{key}={value}" for value in values]
+        found += [f"{prefix}{name}={value}" for value in values]
     return found
+
+
+def choices() -> list[tuple[str, str]]:
+    """Return (type of model, KEY=VALUE) for every value of every key with a fixed set of values."""
+    sections = {prefix: section_at(tuple(prefix.split(".")[:-1])) for key, _ in walk_fields()
+                if not (prefix := f"{key.rpartition('.')[0]}.".lstrip(".")).startswith("model.")}
+    found = [("transformer", choice) for prefix, section in sections.items() for choice in choices_in(section, prefix)]
+    return found + [(type, choice) for type, section in MODEL_SECTIONS.items() for choice in
+                    choices_in(section, "model.")]
 
 
 OF_A_LANGUAGE_MODEL = ["languages={target: en}", "data={train: [{text: data/train.en}], valid: {text: data/val.en}}"]
 # Other settings that a choice requires.
 NEEDED = {
     "tokenizer.joint=false": ["model.tied_embeddings=none"],
-    "model.cell=gru": ["model.type=rnn"],
     "model.context=hierarchical": ["data.context=1"],
-    "model.cell=lstm": ["model.type=rnn"],
-    "model.input_feeding=true": ["model.type=rnn"],
-    "model.type=language_model": OF_A_LANGUAGE_MODEL,
     "training.best_metric=exact": ["metrics=[bleu, exact]"],
 }
 
 
-@pytest.mark.parametrize("setting", choices())
-def test_every_choice_is_accepted(directory, setting):
-    recipe = load_recipe("recipe.yaml", [setting, *NEEDED.get(setting, [])])
+def test_choices_are_those_of_all_types_of_model():
+    assert {("rnn", "model.cell=lstm"), ("pointer", "model.cell=gru"), ("language_model", "model.norm=pre"),
+            ("transformer", "model.selection=hard"), ("transformer", "training.optimizer=muon")} <= set(choices())
+    assert "model.cell" in dict(walk_fields())
+
+
+@pytest.mark.parametrize(("type", "setting"), choices())
+def test_every_choice_is_accepted(directory, type, setting):
+    of_type = OF_A_LANGUAGE_MODEL if type == "language_model" else []
+    recipe = load_recipe("recipe.yaml", [f"model.type={type}", setting, *of_type, *NEEDED.get(setting, [])])
     key, _, value = setting.partition("=")
     stored = recipe
     for step in key.split("."):
@@ -469,7 +479,8 @@ def test_schema_and_reference_in_the_repository_are_current():
 
 def test_every_key_is_documented_and_in_the_reference():
     reference = recipe_reference()
-    for section in map(section_of, [Recipe, *(entry.annotation for _, entry in walk_fields())]):
+    sections = [section_of(annotation) for annotation in (Recipe, *(entry.annotation for _, entry in walk_fields()))]
+    for section in [*sections, *MODEL_SECTIONS.values()]:
         assert section is None or describe_keys(section).keys() == section.model_fields.keys()
     for key, _ in walk_fields():
         assert f"| `{key.rpartition('.')[2]}`" in reference

@@ -203,7 +203,6 @@ class CopyingModel(nn.Module):
     `build_recurrent_model` add `copying`."""
 
     pads = True
-    has_plain_decoder = False
     copying: CopyHead
     # What the mechanism needs of a model: see `Transformer`.
     max_positions: int

@@ -110,7 +110,6 @@ class HardAttentionTransformer(Transformer):
     """Transformer whose last decoder layer is a `HardDecoderLayer`."""
 
     pads = True
-    has_plain_decoder = False
 
     def decode(self, target_input: Tensor, target: Sentences, memory: Tensor, source: Sentences) -> Logits:
         """See `Transformer.decode`. In training, the result contains the sample of the last layer."""

@@ -136,7 +136,6 @@ class HierarchicalContextTransformer(Transformer):
     """Transformer whose decoder attends to the current sentences alone. `build_transformer` adds `hierarchy`."""
 
     pads = True
-    has_plain_decoder = False
     hierarchy: HierarchicalContext
 
     def encode(self, source: Tensor, sentences: Sentences) -> tuple[Tensor, Sentences]:
