@@ -365,6 +365,17 @@ def test_an_entry_point_that_is_something_else_is_an_error_of_the_user(tmp_path,
     forget()
 
 
+def test_consistency_training_refuses_logits_that_add_to_the_loss(bag, tmp_path):
+    toy.write_corpus(tmp_path)
+    (tmp_path / "recipe.yaml").write_text(toy.RECIPE)
+    text = MODEL.replace("class Bag(Model):", "class OwnLogits(Logits):\n    pass\n\n\nclass Bag(Model):")
+    text = text.replace("return Logits(", "return OwnLogits(").replace("    def loss(", "    def other_loss(")
+    (tmp_path / "site" / "bag_model.py").write_text(text)
+    settings = [BAG.replace("0.0", "0.1"), "training.consistency=2"]
+    with pytest.raises(UserError, match="training.consistency: this model has a loss of its own"):
+        train(load_recipe(tmp_path / "recipe.yaml", settings), tmp_path / "run")
+
+
 def test_a_weight_without_a_gradient_is_named(bag, tmp_path, monkeypatch):
     toy.write_corpus(tmp_path)
     (tmp_path / "recipe.yaml").write_text(toy.RECIPE)

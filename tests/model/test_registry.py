@@ -29,3 +29,11 @@ def test_no_other_module_asks_for_a_type_of_model_or_a_kind_of_attention():
     found = {path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py")
              if asks.search(path.read_text(encoding="utf-8"))}
     assert {path for path in found - REGISTRIES if not path.startswith("model/variants/")} == set()
+
+
+def test_a_key_that_kernels_and_exports_do_not_know_is_refused_there(monkeypatch):
+    section = model_section.TransformerSection(norm="pre")
+    assert section.peculiarity is None
+    monkeypatch.setattr(model_section, "KNOWN_TO_ENGINES", model_section.KNOWN_TO_ENGINES - {"norm"})
+    assert "model.norm" in section.peculiarity
+    assert model_section.TransformerSection(norm="post").peculiarity is None, "its default"
