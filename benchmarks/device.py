@@ -352,8 +352,8 @@ def checks(bench: Bench) -> Iterator[tuple[str, Callable[[], object]]]:
             steps = Steps(bench, shape, "captions", bench.tokens[0], dtype, dropout=0.0, graphs=False)
             loss, _ = steps.training.loss(gather(steps.corpus, steps.plan[0][0]).to(bench.device))
             loss.backward()
-            gradients.append(torch.cat([gradient_of(weight).double().cpu().flatten()
-                                        for weight in steps.training.compute_model.parameters()]))
+            gradients.append(torch.cat([gradient_of(name, weight).double().cpu().flatten()
+                                        for name, weight in steps.training.compute_model.named_parameters()]))
         return float((gradients[1] - gradients[0]).norm() / gradients[0].norm())
 
     yield "two trainings have the same weights", same_weights

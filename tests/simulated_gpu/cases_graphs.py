@@ -247,7 +247,7 @@ def test_an_engine_that_is_no_longer_used_frees_its_memory(gpu):
                                      {"copy": True}, {"type": "rnn"}, {"type": "language_model"}, {"d_model": 512}],
                          ids=str)
 def test_models_that_the_engine_does_not_serve(gpu, options):
-    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "num_heads": 2}
+    sizes = {"d_model": 16, "decoder_layers": 1, "num_heads": 2}
     model = build_model(validate_model({**sizes, **options}), VOCAB_SIZE, VOCAB_SIZE)
     assert not isinstance(torch_engine(model, "fp32", "cuda"), StaticEngine)
     assert not StaticEngine.serves(random_model(1).double(), torch.device("cuda"))

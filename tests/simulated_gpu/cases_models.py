@@ -48,8 +48,8 @@ MODELS = {
     "rnn-bilinear": {**RNN, "score": "bilinear"},
     "rnn-hard": {**RNN, "selection": "hard"},
     "rnn-copy": {**RNN, "copy": True},
-    "pointer-gru": {"type": "pointer", "num_heads": 1},
-    "pointer-lstm": {"type": "pointer", "num_heads": 1, "cell": "lstm", "decoder_layers": 2},
+    "pointer-gru": {"type": "pointer"},
+    "pointer-lstm": {"type": "pointer", "cell": "lstm", "decoder_layers": 2},
     "language-model": LANGUAGE_MODEL,
     "language-model-window": {**LANGUAGE_MODEL, "window": 2, "norm": "pre"},
 }
