@@ -64,8 +64,11 @@ KERNELS = "_attention_forward", "_attention_backward_of_queries", "_attention_ba
 
 
 def section_of(keys):
-    layers = {key: 1 for key in ("encoder_layers", "decoder_layers") if key in section_of_type(keys).model_fields}
-    return validate_model({"d_model": 32, **layers, "dropout": 0.0, "max_positions": LONGEST + 2, **keys})
+    values = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0, "max_positions": LONGEST + 2}
+    if "encoder_layers" not in section_of_type(keys).model_fields:
+        keys = {key: value for key, value in keys.items() if key != "encoder_layers"}
+        del values["encoder_layers"]
+    return validate_model(values | keys)
 
 
 def built(keys):
