@@ -16,10 +16,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from seq2seq.documents.block import Block, Document
-from seq2seq.documents.formats.html import HtmlDocument
-from seq2seq.documents.formats.xml_text import SplitSentences, XmlOptions, XmlTextDocument
-from seq2seq.documents.spans import is_text, trim
+from seq2seq.formats.block import Block, Document
+from seq2seq.formats.html import HtmlDocument
+from seq2seq.formats.texts import is_text, trim
+from seq2seq.formats.xml_text import SplitSentences, XmlOptions, XmlTextDocument
 from seq2seq.languages import language_name
 from seq2seq.serve.api import (
     Api,

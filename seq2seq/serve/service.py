@@ -15,10 +15,10 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from seq2seq.data.glossary import Glossary
-from seq2seq.documents.block import Document
 from seq2seq.documents.divided_document import DividedDocument
-from seq2seq.documents.registry import FORMATS, OFFICE, NamesLanguages, naming, parse
 from seq2seq.errors import CorpusError, OptionError, RequestError, UserError
+from seq2seq.formats.block import Document
+from seq2seq.formats.registry import FORMATS, OFFICE, NamesLanguages, naming, parse
 from seq2seq.languages import language_name, resolve, suggestion_for
 from seq2seq.serve.detection import Detected, Detector
 from seq2seq.serve.directions import Directions
