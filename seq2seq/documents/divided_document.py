@@ -284,7 +284,7 @@ class DividedDocument:
                        block.prepared.message is None and _reordered(block.prepared.block.text, blocks[-1].text)):
                 damaged.append(place)
         rendered = self._document.render(blocks, target_language)
-        for place in dict.fromkeys([*damaged, *getattr(self._document, "left_out", ())]):
+        for place in dict.fromkeys([*damaged, *self._document.left_out]):
             report(place, LOST_PLACEHOLDER)
         return rendered
 

@@ -6,16 +6,18 @@ A translated <plurals> has the plural categories of the target language. Format:
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
 
 from seq2seq.formats.block import IN_STRINGS, Block
 from seq2seq.formats.inline_tags import TagKind, pair_tags
-from seq2seq.formats.plurals import Plural
+from seq2seq.formats.spans import Edit
 from seq2seq.formats.tags_in_text import VOID, element_name
 from seq2seq.formats.texts import is_message, join_surrogates, trim
+from seq2seq.formats.units import Plural, Unit
 from seq2seq.formats.xml_tokens import XmlToken
-from seq2seq.formats.xml_units import Role, XmlFile, with_attribute
+from seq2seq.formats.xml_units import Role, XmlDocument, with_attribute
 
 _PIECE = re.compile(r"\\(u[0-9a-fA-F]{4}|.|\Z)|(\")|(\s++)|[^\\\"\s]++", re.DOTALL)
 _CONTROLS = {"n": "\n", "t": "\t"}
@@ -24,16 +26,15 @@ _HTML_TAG = re.compile(r"<![^<>]*+>|<(/?)([a-zA-Z][^\s<>/]*+)[^<>]*+>")
 _ESCAPED_SPACE = "\\u0020"
 _CDATA, _CDATA_END = "<![CDATA[", "]]>"
 
+_SYNTAX = ("dates", "printf", *IN_STRINGS)
 
-@dataclass(slots=True)
-class _String:
-    """Element with a text. quoted: True if the text is in quotes. cdata: index of a CDATA section around it, if any."""
+
+class _Form(NamedTuple):
+    """Form of a string: its element; True if it is in quotes, or in a CDATA section."""
 
     element: int
     quoted: bool
-    cdata: int | None
-    before: str = ""
-    after: str = ""
+    is_cdata: bool
 
 
 class _Decoder:
@@ -55,115 +56,89 @@ class _Decoder:
         return " " if space and self.quotes % 2 == 0 else match[0]
 
 
-class AndroidDocument:
-    """Resources of Android, with the interface `Document`. An <xliff:g> element with its contents is one tag."""
+class AndroidDocument(XmlDocument):
+    """Resources of Android. An <xliff:g> element with its contents is one tag."""
 
-    def __init__(self, data: bytes) -> None:
-        """Raises DocumentError: the document is not well-formed, or has no <resources>."""
-        self._xml = xml = XmlFile(data, "resources", _role)
-        self.blocks: list[Block] = []
-        self._strings: list[_String] = []
-        self._plurals: list[Plural[int]] = []                                   # items of each <plurals>
-        for element in xml.children(xml.root, "string", "string-array", "plurals", "item"):
-            token = xml.tokens[element]
-            if token.name == "item" and token.attributes.get("type") != "string":
+    root = "resources"
+
+    def role(self, token: XmlToken) -> tuple[Role, str]:
+        if token.name == "br":
+            return "break", ""
+        return ("whole" if ":" in token.name else "element"), ""       # <xliff:g>
+
+    def find_units(self) -> Iterator[Unit]:
+        for element in self.xml.children(self.xml.root, "string", "string-array", "plurals", "item"):
+            token = self.tokens[element]
+            if token.name == "item" and token.attributes.get("type") != "string" or (
+                    token.attributes.get("translatable") == "false"):
                 continue
-            if token.attributes.get("translatable") != "false":
-                inner = [element] if token.name in ("string", "item") else list(xml.children(element, "item"))
-                plural = Plural[int]()
-                for one in inner:
-                    quantity = xml.tokens[one].attributes.get("quantity", "")
-                    plural.entries[quantity] = one
-                    if self._add(one):
-                        plural.blocks[quantity] = len(self.blocks) - 1
-                if token.name == "plurals" and "other" in plural.blocks:
-                    self._plurals.append(plural)
+            if token.name == "plurals":
+                yield from self._plural(element)
+                continue
+            for string in [element] if token.name in ("string", "item") else self.xml.children(element, "item"):
+                if unit := self._unit(string):
+                    yield unit
 
-    def _add(self, element: int) -> bool:
-        xml = self._xml
-        if xml.tokens[element].kind != "open" or xml.tokens[element].attributes.get("translatable") == "false":
-            return False
-        inside = range(element + 1, xml.ends[element])
-        filled = [index for index in inside if xml.tokens[index].raw.strip()]
-        texts = [xml.tokens[index].text for index in filled if xml.tokens[index].kind == "text"]
-        cdata = filled[0] if len(filled) == 1 and xml.tokens[filled[0]].raw.startswith(_CDATA) else None
+    def _plural(self, element: int) -> Iterator[Unit]:
+        plural = Plural()
+        for item in self.xml.children(element, "item"):
+            category = self.tokens[item].attributes.get("quantity", "")
+            begin, end = self.xml.span(item, self.xml.ends[item])
+            plural.entries[category] = begin - len(self.xml.margin(item)), end
+            if unit := self._unit(item):
+                unit.plural, unit.category = plural, category
+                yield unit
+
+    def added(self, other: Unit, category: str, block: Block) -> Edit:
+        item = other.info.element
+        begin, end = self.xml.span(item, self.xml.ends[item])
+        opening = self.tokens[item].raw
+        inside = self.text[begin + len(opening):other.begin] + self.write(other, block) + self.text[other.end:end]
+        return begin, begin, with_attribute(opening, "quantity", category) + inside + self.xml.margin(item)
+
+    def _unit(self, element: int) -> Unit | None:
+        xml = self.xml
+        if self.tokens[element].kind != "open" or self.tokens[element].attributes.get("translatable") == "false":
+            return None
+        filled = [index for index in range(element + 1, xml.ends[element]) if self.tokens[index].raw.strip()]
+        texts = [self.tokens[index].text for index in filled if self.tokens[index].kind == "text"]
+        is_cdata = len(filled) == 1 and self.tokens[filled[0]].raw.startswith(_CDATA)
         decoder = _Decoder()
-        if cdata is not None:
-            block = _html(xml.tokens[cdata], decoder)
+        if is_cdata:
+            block = _html(self.tokens[filled[0]], decoder)
         else:
             block = xml.content(element, lambda token: decoder.decode(token.text), keeps_lines=True)
-        quoted = decoder.quotes == 2 and texts[0].lstrip().startswith('"') and texts[-1].rstrip().endswith('"')
+        first, last = (texts[0].strip(), texts[-1].strip()) if texts else ("", "")
+        quoted = decoder.quotes == 2 and first.startswith('"') and last.endswith('"')
         before, block, after = trim(block)
-        string = _String(element, quoted, cdata, before, after)
-        if not quoted:                                              # Android shows spaces at the edges only if escaped
-            first, last = (texts[0].lstrip(), texts[-1].rstrip()) if texts else ("", "")
-            string.before = before if before.strip(" ") or first.startswith(_ESCAPED_SPACE) else ""
-            string.after = after if after.strip(" ") or last.endswith(_ESCAPED_SPACE) else ""
-        is_reference = len(filled) == 1 == len(texts) and _REFERENCE.fullmatch(texts[0].strip())
+        is_reference = len(filled) == 1 == len(texts) and _REFERENCE.fullmatch(first)
         if is_reference or not is_message(block.text):
-            return False
-        self.blocks.append(replace(block, syntax=("dates", "printf", *IN_STRINGS)))
-        self._strings.append(string)
-        return True
+            return None
+        if not quoted:                                              # Android shows spaces at the edges only if escaped
+            before = before if before.strip(" ") or first.startswith(_ESCAPED_SPACE) else ""
+            after = after if after.strip(" ") or last.endswith(_ESCAPED_SPACE) else ""
+        begin, end = xml.span(filled[0], filled[0]) if is_cdata else xml.inside(element)
+        if is_cdata:
+            begin, end = begin + len(_CDATA), self.text.rindex(_CDATA_END, begin, end)
+        raw = self.text[begin:end]
+        return Unit(begin + len(raw) - len(raw.lstrip()), begin + len(raw.rstrip()),
+                    (replace(block, syntax=_SYNTAX),), before, after, _Form(element, quoted, is_cdata))
 
-    def render(self, translations: Sequence[Block], target_language: str) -> bytes:
-        xml = self._xml
-        edits = {index: self._replaced(string, new) for index, (string, new, block)
-                 in enumerate(zip(self._strings, translations, self.blocks, strict=True)) if new != block}
-        added: list[tuple[int, int, str]] = []
-        for plural in self._plurals:
-            sources = plural.sources(self.blocks, translations, target_language)
-            if not sources:
-                continue
-            for quantity, item in plural.entries.items():
-                if quantity not in sources:                                     # the target language lacks it
-                    edits.pop(plural.blocks.get(quantity, -1), None)
-                    begin, end = xml.span(item, xml.ends[item])
-                    added.append((begin - len(xml.margin(item)), end, ""))
-            other = plural.entries["other"]
-            place, end = xml.span(other, xml.ends[other])
-            low, high, text = edits.get(plural.blocks["other"], (end, end, ""))
-            tag = xml.tokens[other].raw
-            rest = xml.text[place + len(tag):low] + text + xml.text[high:end]
-            for quantity, source in sources.items():
-                copy = with_attribute(tag, "quantity", quantity) + rest
-                if quantity not in plural.entries:
-                    added.append((place, place, copy + xml.margin(other)))
-                elif source != quantity and quantity in plural.blocks:
-                    item = plural.entries[quantity]
-                    edits[plural.blocks[quantity]] = (*xml.span(item, xml.ends[item]), copy)
-        return xml.encode([*edits.values(), *added])
-
-    def _replaced(self, string: _String, new: Block) -> tuple[int, int, str]:
-        xml = self._xml
+    def write(self, unit: Unit, block: Block) -> str:
+        quoted = unit.info.quoted
 
         def escape(text: str) -> str:
             escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
-            if not string.quoted:
+            if not quoted:
                 escaped = escaped.replace("'", "\\'").replace("  ", " \\u0020").replace("  ", " \\u0020")
-            return escaped.replace(_CDATA_END, "]]]]><![CDATA[>") if string.cdata is not None else xml.escape(escaped)
+            return escaped.replace(_CDATA_END, "]]]]><![CDATA[>") if unit.info.is_cdata else self.xml.escape(escaped)
 
-        before, after = (escape(space) if space.strip(" ") or string.quoted else _ESCAPED_SPACE * len(space)
-                         for space in (string.before, string.after))
-        text = before + new.serialize(escape) + after
-        if not string.quoted and text.startswith(("@", "?")):
-            text = "\\" + text
-        if string.quoted:
-            text = f'"{text}"'
-        if string.cdata is not None:
-            begin, end = xml.span(string.cdata, string.cdata)
-            raw = xml.text[begin:end]
-            begin, end = begin + len(_CDATA), begin + raw.rindex(_CDATA_END)
-        else:
-            begin, end = xml.inside(string.element)
-        raw = xml.text[begin:end]
-        return begin + len(raw) - len(raw.lstrip()), begin + len(raw.rstrip()), text
-
-
-def _role(token: XmlToken) -> tuple[Role, str]:
-    if token.name == "br":
-        return "break", ""
-    return ("whole" if ":" in token.name else "element"), ""           # <xliff:g>
+        before, after = (escape(space) if space.strip(" ") or quoted else _ESCAPED_SPACE * len(space)
+                         for space in (unit.before, unit.after))
+        text = before + block.serialize(escape) + after
+        if quoted:
+            return f'"{text}"'
+        return "\\" + text if text.startswith(("@", "?")) else text
 
 
 def _html(token: XmlToken, decoder: _Decoder) -> Block:

@@ -6,11 +6,11 @@ Format: https://developer.apple.com/library/archive/documentation/Cocoa/Conceptu
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 from seq2seq.formats.block import IN_STRINGS, Block, DocumentError
-from seq2seq.formats.spans import replace_spans
-from seq2seq.formats.texts import decode_text, is_message, join_surrogates, trim, with_margins
+from seq2seq.formats.texts import decode_text, is_message, join_surrogates
+from seq2seq.formats.units import Unit, UnitDocument, unit_of
 
 _STRING = r"\"(?:[^\"\\]|\\[\s\S])*+\"|'(?:[^'\\]|\\[\s\S])*+'|[\w.$:/-]++"
 _SPACE = r"(?:\s++|//[^\n\r]*+|/\*(?:[^*]|\*(?!/))*+\*/)*+"
@@ -20,47 +20,43 @@ _ESCAPE = re.compile(r"\\(?:[Uu]([0-9a-fA-F]{4})|([0-7]{1,3})|([\s\S]))")
 _CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 _ESCAPED = {"\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
+_SYNTAX = ("dates", "printf", *IN_STRINGS)
 
-class AppleStringsDocument:
-    r"""Strings of Apple, with the interface `Document`. New non-ASCII characters become \Uxxxx if the document has only
-    such escapes."""
 
-    def __init__(self, data: bytes) -> None:
-        """Raises DocumentError: an entry is malformed, or the document is compiled, or a property list in XML."""
+class AppleStringsDocument(UnitDocument):
+    r"""Strings of Apple. New non-ASCII characters become \Uxxxx if the document has only such escapes."""
+
+    def decode(self, data: bytes) -> tuple[str, str]:
         if data.startswith(b"bplist"):
             raise DocumentError("the document is a compiled property list. Convert it: plutil -convert strings FILE.")
-        self._text, self._encoding = decode_text(data)
-        if re.match(r"\ufeff?\s*+<(?:\?xml|!DOCTYPE|plist)", self._text):
+        text, encoding = decode_text(data)
+        if re.match(r"\ufeff?\s*+<(?:\?xml|!DOCTYPE|plist)", text):
             raise DocumentError("line 1: the document is a property list in XML. Translate it as stringsdict.")
-        self._ascii = "\\U" in self._text and self._text.isascii()
-        self.blocks: list[Block] = []
-        self._values: list[tuple[int, int, bool]] = []                          # span of each block; True for a key
-        line, counted = 1, 0
-        begin = _end_of_space(self._text, int(self._text.startswith("\ufeff")))
-        while begin < len(self._text):
-            match = _ENTRY.match(self._text, begin)
-            place = match.start("value") if match and match["value"] else begin
-            line, counted = line + self._text.count("\n", counted, place), place
+        self._ascii = "\\U" in text and text.isascii()
+        return text, encoding
+
+    def find_units(self) -> Iterator[Unit]:
+        begin = _end_of_space(self.text, self.begin)
+        while begin < len(self.text):
+            match = _ENTRY.match(self.text, begin)
             if match is None:
-                raise DocumentError(f"line {line}: neither a comment nor an entry \"key\" = \"value\"; but "
-                                    f"{self._text[begin:begin + 40]!r}. Correct it; plutil -lint FILE shows such "
+                raise DocumentError(f"line {self.line_at(begin)}: neither a comment nor an entry \"key\" = \"value\"; "
+                                    f"but {self.text[begin:begin + 40]!r}. Correct it; plutil -lint FILE shows such "
                                     "lines.")
             name = "value" if match["value"] else "key"                         # the text of "Open"; is its key
             if is_message(text := _unescape(match[name])):
-                self.blocks.append(trim(Block(text, place=f"line {line}", keeps_lines=True,
-                                              syntax=("dates", "printf", *IN_STRINGS)))[1])
-                self._values.append((*match.span(name), name == "key"))
-            begin = _end_of_space(self._text, match.end())
+                place = self.line_at(match.start("value") if match["value"] else begin)
+                yield unit_of(*match.span(name), Block(text, place=f"line {place}", keeps_lines=True, syntax=_SYNTAX),
+                              info=name)
+            begin = _end_of_space(self.text, match.end())
 
-    def render(self, translations: Sequence[Block], target_language: str) -> bytes:
-        edits = []
-        for (begin, end, is_key), new, block in zip(self._values, translations, self.blocks, strict=True):
-            if new != block:
-                old = self._text[begin:end]
-                quote = old[0] if old[0] in "\"'" else '"'
-                text = "".join(self._escaped(one, quote) for one in with_margins(_unescape(old), new.text))
-                edits.append((begin, end, f"{old} = " * is_key + f"{quote}{text}{quote}"))
-        return replace_spans(self._text, edits).encode(self._encoding)
+    def write(self, unit: Unit, block: Block) -> str:
+        """Return a string in the quotes of the old one. A key that is also the text stays, and gets a value."""
+        old = self.text[unit.begin:unit.end]
+        quote = old[0] if old[0] in "\"'" else '"'
+        text = unit.before + block.text + unit.after
+        written = quote + "".join(self._escaped(one, quote) for one in text) + quote
+        return f"{old} = {written}" if unit.info == "key" else written
 
     def _escaped(self, character: str, quote: str) -> str:
         if character == quote:

@@ -7,7 +7,7 @@ sentences, placeholders, terms, translation, placement of the tags) are the same
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -72,12 +72,22 @@ class Block:
 class Document(Protocol):
     """Parsed document.
 
-    blocks: texts to translate, in the order of the document. Text that must not be translated is not in them. Some
-    documents have `left_out`, too: places of blocks that `render` left as they were, because the translation cannot be
-    written.
+    blocks: texts to translate, in the order of the document. Text that must not be translated is not in them.
     """
 
     blocks: list[Block]
+
+    @property
+    def source_languages(self) -> Set[str]:
+        """Codes of the languages that the document names for its texts."""
+
+    @property
+    def target_languages(self) -> Set[str]:
+        """Codes of the languages of the translations that the document already has and keeps."""
+
+    @property
+    def left_out(self) -> Sequence[str]:
+        """Places of blocks that `render` left as they were, because the translation cannot be written."""
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
         """Return the document with its blocks replaced.

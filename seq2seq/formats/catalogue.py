@@ -10,7 +10,6 @@ import gettext
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
 
 from seq2seq.errors import CorpusError
 from seq2seq.languages import is_same_language
@@ -86,18 +85,15 @@ class Message:
             or _NO_TRANSLATION.search(self.comment) is not None
 
 
-M = TypeVar("M", bound=Message)
-
-
-class Catalogue(Generic[M]):
+class Catalogue:
     """Messages of a catalogue, without obsolete ones.
 
     header: field with the translation of the empty msgid, which has a line for each property; None if there is none.
     """
 
-    def __init__(self, text: str, new: type[M]) -> None:
-        """new: class of the messages. Raises MalformedCatalogue: a line is malformed, or a message is incomplete."""
-        self.messages = _parse(text, new)
+    def __init__(self, text: str) -> None:
+        """Raises MalformedCatalogue: a line is malformed, or a message is incomplete."""
+        self.messages = _parse(text)
         self.header = next((message.find("msgstr")[0] for message in self.messages
                             if not message.find("msgctxt") and not message.find("msgid")[0].value), None)
 
@@ -113,11 +109,11 @@ def declared_encoding(data: bytes) -> str:
     return declared[1].decode() if declared and declared[1] != b"CHARSET" else "utf-8"
 
 
-def catalogue_of(data: bytes, path: str) -> Catalogue[Message]:
+def catalogue_of(data: bytes, path: str) -> Catalogue:
     """Parse a catalogue. path: name of the file in error messages."""
     encoding = "utf-8-sig" if data.startswith(codecs.BOM_UTF8) else declared_encoding(data)
     try:
-        return Catalogue(data.decode(encoding), Message)
+        return Catalogue(data.decode(encoding))
     except MalformedCatalogue as error:
         place, _, fault = str(error).removeprefix("line ").partition(": ")
         raise CorpusError(f"{path}:{place}: {fault}") from None
@@ -131,7 +127,7 @@ def catalogue_of(data: bytes, path: str) -> Catalogue[Message]:
                           "charset=UTF-8 in its header.") from None
 
 
-def languages_of(catalogue: Catalogue[Message]) -> tuple[str, str]:
+def languages_of(catalogue: Catalogue) -> tuple[str, str]:
     """Return the languages of msgid and msgstr that the header names; "" if it names none."""
     source, target = (re.sub("@latin$", "-Latn", catalogue.value_of(name)).partition("@")[0].replace("_", "-")
                       for name in ("X-Source-Language", "Language"))
@@ -168,7 +164,7 @@ def read_catalogue(data: bytes, path: str, languages: Sequence[str], on_unfinish
                 yield source.line, tuple(texts[side] for side in sides)
 
 
-def _side(catalogue: Catalogue[Message], path: str, languages: Sequence[str], index: int) -> int:
+def _side(catalogue: Catalogue, path: str, languages: Sequence[str], index: int) -> int:
     """Return 0 if a language, given by its index, is that of msgid, and 1 if it is that of msgstr."""
     source, target = languages_of(catalogue)
     wanted = languages[index]
@@ -199,14 +195,14 @@ def _translations(message: Message, rule: str) -> list[str]:
     return [forms[index] if index < len(forms) else "" for index in (one, other)]
 
 
-def _parse(text: str, new: type[M]) -> list[M]:
+def _parse(text: str) -> list[Message]:
     """Return the messages of a catalogue, except obsolete messages.
 
     Raises:
         MalformedCatalogue: a line is malformed, or a message is incomplete.
     """
-    messages: list[M] = []
-    message = new()
+    messages: list[Message] = []
+    message = Message()
     position = 0
     for number, line in enumerate(text.split("\n"), start=1):
         begin, position = position, position + len(line) + 1
@@ -216,7 +212,7 @@ def _parse(text: str, new: type[M]) -> list[M]:
         if not stripped or stripped.startswith("#"):
             if message.find("msgstr"):
                 messages.append(_complete(message))
-                message = new()
+                message = Message()
             if stripped.startswith("#,"):
                 message.flags_begin = begin + line.index("#,") + 2 if message.flags_begin < 0 else message.flags_begin
                 message.flags += re.split(r"[\s,]+", stripped[2:].strip())
@@ -227,7 +223,7 @@ def _parse(text: str, new: type[M]) -> list[M]:
             elif stripped.startswith("#|") and message.begin < 0:
                 message.begin = begin
             elif stripped.startswith("#~"):
-                message = new()
+                message = Message()
             continue
         match = _LINE.fullmatch(line)
         if match is None and re.fullmatch(rf"\s*+domain\s++{_STRINGS}\s*+", line):
@@ -238,7 +234,7 @@ def _parse(text: str, new: type[M]) -> list[M]:
         keyword, index = match[1], match[2]
         if keyword in ("msgid", "msgctxt") and message.find("msgstr"):
             messages.append(_complete(message))
-            message = new()
+            message = Message()
         if keyword:
             expected = len(message.find("msgstr"))
             if (index is not None and (keyword != "msgstr" or int(index) != expected)) \
@@ -259,7 +255,7 @@ def _parse(text: str, new: type[M]) -> list[M]:
     return messages
 
 
-def _complete(message: M) -> M:
+def _complete(message: Message) -> Message:
     if not message.find("msgstr"):
         raise MalformedCatalogue(f"line {message.fields[0].line}: the message has no msgstr. Add an empty one.")
     for one in message.fields:

@@ -14,15 +14,15 @@ from __future__ import annotations
 import html
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
 
 from seq2seq.formats.block import MAX_TAGS, Block, decode, require_count
 from seq2seq.formats.html_templates import Code, find_code
-from seq2seq.formats.inline_tags import element_ends
+from seq2seq.formats.inline_tags import Tag, element_ends
 from seq2seq.formats.runs import RunDocument, Token
-from seq2seq.formats.spans import replace_spans
+from seq2seq.formats.spans import Edit, replace_spans
 from seq2seq.formats.tags_in_text import UNTRANSLATED, VOID
+from seq2seq.formats.units import Unit
 
 # As in HTML 5, a quote begins the value of an attribute only after =.
 _TAG = re.compile(r"<(?P<end>/?)(?P<name>[a-zA-Z][^\s/<>]*+)"
@@ -47,22 +47,25 @@ _RAW_TEXT = frozenset({"script", "style", "textarea"})
 
 
 class HtmlDocument(RunDocument):
-    """HTML, with the interface of `block.Document`."""
+    """HTML. The language that its root element names becomes that of the translation."""
 
-    def __init__(self, data: bytes) -> None:
-        """Raises DocumentError: the document is too large, has too many tags, or is not valid in its encoding."""
-        text, encoding = decode_html(data)
-        require_count(sum(map(text.count, ("<", "{{", "{%", "{#", "{!!", "@"))), MAX_TAGS, "tags")
-        mark = "\ufeff" if text.startswith("\ufeff") else ""                    # byte order mark
-        tokens = _with_opaque_joined(list(_tokens(text.removeprefix(mark))))
-        make = partial(Block, syntax=("template",), markup_in_text=False)
-        super().__init__([Token("other", mark), *tokens], encoding, make)
+    def decode(self, data: bytes) -> tuple[str, str]:
+        return decode_html(data)
 
-    def _in_language(self, markup: str, language: str) -> str:
-        return _ROOT.sub(lambda tag: _LANGUAGE.sub(rf"\g<1>{language}", tag[0]), markup, count=1)
+    def tokens(self) -> Iterable[Token]:
+        require_count(sum(map(self.text.count, ("<", "{{", "{%", "{#", "{!!", "@"))), MAX_TAGS, "tags")
+        return _with_opaque_joined(list(_tokens(self.text[self.begin:])))
 
-    def _serialize(self, block: Block, run: Sequence[Token]) -> str:
+    def block(self, text: str, tags: tuple[Tag, ...], place: str) -> Block:
+        return Block(text, tags, place, syntax=("template",), markup_in_text=False)
+
+    def write(self, unit: Unit, block: Block) -> str:
         return block.serialize(lambda text: html.escape(text, quote=False))
+
+    def other_edits(self, language: str) -> Iterable[Edit]:
+        for span in self.markup:
+            if root := _ROOT.search(self.text, *span):
+                yield *root.span(), _LANGUAGE.sub(rf"\g<1>{language}", root[0])
 
 
 def decode_html(data: bytes) -> tuple[str, str]:

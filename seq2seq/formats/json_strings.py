@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from seq2seq.files import read_any_json
 from seq2seq.formats.block import IN_STRINGS, MAX_DEPTH, Block, DocumentError
 from seq2seq.formats.json_tree import margin_before, read_json
-from seq2seq.formats.plurals import Plural
-from seq2seq.formats.spans import replace_spans
-from seq2seq.formats.texts import decode_text, is_message, trim, with_margins
+from seq2seq.formats.spans import Edit
+from seq2seq.formats.texts import is_message
+from seq2seq.formats.units import Plural, Unit, UnitDocument, unit_of
 
 _TEXT_KEYS = {"message": "chrome", "defaultMessage": "vue", "string": "vue"}
 """Keys of the texts in objects that describe a message each, and a syntax of these texts."""
@@ -43,83 +43,64 @@ class _Level:
     key_follows: bool
     value_kept: bool
     key: tuple[int, int] = (0, 0)
-    plurals: dict[str, Plural[tuple[int, int]]] = field(default_factory=dict)
+    plurals: dict[str, Plural] = field(default_factory=dict)
 
 
-class JsonDocument:
-    """JSON, with the interface `Document`."""
+class JsonDocument(UnitDocument):
+    """JSON. New non-ASCII characters are escaped if the document has only escaped ones."""
 
-    def __init__(self, data: bytes) -> None:
-        """Raises DocumentError: the document is not JSON, or is nested too deeply."""
-        self._text, self._encoding = decode_text(data)
-        value = read_json(self._text)
-        content = self._text.removeprefix("\ufeff")
+    def find_units(self) -> Iterator[Unit]:
+        value = read_json(self.text)
+        content = self.text.removeprefix("\ufeff")
         self._ensure_ascii = "\\u" in content and content.isascii()
-        self._text_key = next((key for key in _TEXT_KEYS if isinstance(value, dict) and value and all(
+        text_key = next((key for key in _TEXT_KEYS if isinstance(value, dict) and value and all(
             isinstance(one, dict) and key in one and one.keys() <= {key, *_OTHER_KEYS} for one in value.values())), "")
         locale = value.get("@@locale") if isinstance(value, dict) else None
-        self.source_languages, self.target_languages = {locale} if isinstance(locale, str) else set[str](), set[str]()
+        self.source_languages = {locale} if isinstance(locale, str) else set()
         self._locale: tuple[int, int] | None = None                             # span of the locale of ARB
-        self.blocks: list[Block] = []
-        self._strings: list[tuple[int, int]] = []                               # span of each block
-        self._plurals: list[Plural[tuple[int, int]]] = []                       # span of the key of each entry
-        self._scan()
-
-    def _scan(self) -> None:
-        """Find the strings that are text for people, in JSON that is known to be valid."""
+        syntax = (_TEXT_KEYS.get(text_key, "vue"), *IN_STRINGS)
         levels = [_Level(False, False, False, False)]
-        line, counted = 1, 0
-        for match in _TOKEN.finditer(self._text):
+        for match in _TOKEN.finditer(self.text):
             token, level = match[0], levels[-1]
             if token in "{[":
                 levels.append(_Level(token == "{", level.value_kept, token == "{", level.value_kept, level.key))
                 if len(levels) > MAX_DEPTH:
-                    raise DocumentError(f"line {line}: values are nested more than {MAX_DEPTH:,} deep. Simplify it.")
+                    raise DocumentError(f"line {self.line_at(match.start())}: values are nested more than "
+                                        f"{MAX_DEPTH:,} deep. Simplify it.")
             elif token in "}]":
-                self._plurals += [one for one in levels.pop().plurals.values()
-                                  if len(one.blocks) > 1 and "other" in one.blocks]
+                levels.pop()
             elif token == ",":
                 level.key_follows = level.is_object
             elif token != ":" and level.key_follows:
                 level.key_follows, level.key = False, match.span()
-                if plural := _PLURAL.fullmatch(token):
-                    level.plurals.setdefault(plural[1], Plural()).entries[plural[2]] = level.key
+                if named := _PLURAL.fullmatch(token):
+                    level.plurals.setdefault(named[1], Plural(least=2)).entries[named[2]] = None
                 level.value_kept = level.kept or token.startswith('"@') or (
-                    bool(self._text_key) and len(levels) == 3 and token != f'"{self._text_key}"')
+                    bool(text_key) and len(levels) == 3 and token != f'"{text_key}"')
             elif token != ":" and level.value_kept:
-                if len(levels) == 2 and self._text[slice(*level.key)] == '"@@locale"':
+                if len(levels) == 2 and self.text[slice(*level.key)] == '"@@locale"':
                     self._locale = match.span()
             elif token != ":":
-                line += self._text.count("\n", counted, match.start())
-                counted = match.start()
-                key = self._text[level.key[0] + 1:level.key[1] - 1][:_MAX_KEY] if level.key[1] else ""
+                key = self.text[level.key[0] + 1:level.key[1] - 1][:_MAX_KEY] if level.key[1] else ""
                 if is_message(text := read_any_json(token), key):
-                    self.blocks.append(trim(Block(
-                        text, place=f"line {line}", keeps_lines=True, access_keys="&",
-                        syntax=(_TEXT_KEYS.get(self._text_key, "vue"), *IN_STRINGS)))[1])
-                    self._strings.append(match.span())
-                    if level.is_object and (found := _PLURAL.fullmatch(self._text, *level.key)):
-                        level.plurals[found[1]].blocks[found[2]] = len(self.blocks) - 1
+                    unit = unit_of(*match.span(), Block(
+                        text, place=f"line {self.line_at(match.start())}", keeps_lines=True, access_keys="&",
+                        syntax=syntax), info=level.key)
+                    if level.is_object and (named := _PLURAL.fullmatch(self.text, *level.key)):
+                        unit.plural, unit.category = level.plurals[named[1]], named[2]
+                    yield unit
 
-    def render(self, translations: Sequence[Block], target_language: str) -> bytes:
-        """See `Document.render`. New non-ASCII characters are escaped if the document has only escaped ones."""
-        edits = {index: (*span, self._translated(index, new)) for index, (span, new, block) in enumerate(zip(
-            self._strings, translations, self.blocks, strict=True)) if new != block}
-        added = [(*self._locale, self._string(target_language.replace("-", "_")))] if self._locale and edits else []
-        for plural in self._plurals:
-            for category, source in plural.sources(self.blocks, translations, target_language).items():
-                text = self._translated(plural.blocks[source], translations[plural.blocks[source]])
-                if category not in plural.entries:
-                    (first, last), (begin, end) = plural.entries["other"], self._strings[plural.blocks["other"]]
-                    key = self._text[first:last].removesuffix('other"') + f'{category}"'
-                    added.append((end, end, f",{margin_before(self._text, first)}{key}{self._text[last:begin]}{text}"))
-                elif source != category and category in plural.blocks:
-                    edits[plural.blocks[category]] = (*self._strings[plural.blocks[category]], text)
-        return replace_spans(self._text, [*edits.values(), *added]).encode(self._encoding)
+    def write(self, unit: Unit, block: Block) -> str:
+        return self._string(unit.before + block.text + unit.after)
 
-    def _translated(self, index: int, new: Block) -> str:
-        """Return the string of a translated block, with the white space around the text. index: of the block."""
-        return self._string(with_margins(read_any_json(self._text[slice(*self._strings[index])]), new.text))
+    def added(self, other: Unit, category: str, block: Block) -> Edit:
+        begin, end = other.info                                                 # span of its key
+        key = self.text[begin:end].removesuffix('other"') + f'{category}"'
+        written = f"{key}{self.text[end:other.begin]}{self.write(other, block)}"
+        return other.end, other.end, f",{margin_before(self.text, begin)}{written}"
+
+    def other_edits(self, language: str) -> Iterable[Edit]:
+        return [(*self._locale, self._string(language.replace("-", "_")))] if self._locale else ()
 
     def _string(self, text: str) -> str:
         return json.dumps(text, ensure_ascii=self._ensure_ascii)

@@ -27,9 +27,10 @@ from seq2seq.formats.inline import find_core, shift_tags
 from seq2seq.formats.inline_tags import Tag, TagKind, pair_tags
 from seq2seq.formats.markdown_parser import parser
 from seq2seq.formats.plain_text import one_line
-from seq2seq.formats.spans import replace_spans
+from seq2seq.formats.spans import Edit, replace_spans
 from seq2seq.formats.tags_in_text import VOID
-from seq2seq.formats.texts import decode_text, is_message
+from seq2seq.formats.texts import is_message
+from seq2seq.formats.units import Unit, UnitDocument
 from seq2seq.tokenizers.canonical_text import is_translatable
 
 MAX_CHARACTERS = 10_000_000
@@ -120,42 +121,21 @@ class _Span:
         return re.sub(pattern, lambda match: self.finish(new), source)
 
 
-class MarkdownDocument:
-    """Markdown, with the interface of `block.Document`.
+class MarkdownDocument(UnitDocument):
+    """Markdown. A text that Markdown cannot express in its place stays as it was."""
 
-    left_out: places of texts that `render` left without their translation.
-    """
-
-    def __init__(self, data: bytes) -> None:
-        """Raises DocumentError: the document is too large, has too much markup, or cannot be decoded."""
-        self._source, self._encoding = decode_text(data)
-        require_count(len(self._source), MAX_CHARACTERS, "characters")
-        require_count(sum(map(self._source.count, _MARKS)), MAX_MARKS, "characters of markup")
+    def find_units(self) -> Iterator[Unit]:
+        require_count(len(self.text), MAX_CHARACTERS, "characters")
+        require_count(sum(map(self.text.count, _MARKS)), MAX_MARKS, "characters of markup")
         self._environment: dict[str, Any] = {}
-        self.blocks: list[Block] = []
-        self._spans: list[_Span] = []
-        self._not_found: list[str] = []                                 # places of texts without a span
-        self.left_out: list[str] = []
         for span, line in self._find_spans():
-            texts = _translatable(span)
-            if texts:
-                self.blocks += [text.block(f"line {line}") for text in texts]
-                self._spans.append(span)
+            if texts := _translatable(span):
+                yield Unit(span.begin, span.end, [text.block(f"line {line}") for text in texts], info=span)
 
-    def render(self, translations: Sequence[Block], target_language: str) -> bytes:
-        """See `block.Document.render`. A text that Markdown cannot express in its place stays as it was."""
-        edits = []
-        self.left_out = list(self._not_found)
-        blocks = iter(zip(self.blocks, translations, strict=True))
-        for span in self._spans:
-            changed = {}
-            for text in _translatable(span):
-                old, new = next(blocks)
-                if (new.text, new.tags) != (old.text, old.tags):
-                    changed[id(text)] = new
-            if changed:
-                edits.append((span.begin, span.end, self._render(span, changed)))
-        return replace_spans(self._source, edits).encode(self._encoding)
+    def edits(self, unit: Unit, blocks: Sequence[Block], language: str) -> Iterator[Edit]:
+        changed = {id(text): new for text, old, new in zip(_translatable(unit.info), unit.blocks, blocks, strict=True)
+                   if (new.text, new.tags) != (old.text, old.tags)}
+        yield unit.begin, unit.end, self._render(unit.info, changed)
 
     def _render(self, span: _Span, changed: dict[int, Block]) -> str:
         """Return the source of a span. changed: translated block by the id of its text."""
@@ -169,14 +149,14 @@ class MarkdownDocument:
         result = self._write(span.text, changed.get(id(span.text)), raws)
         if result is not None:
             return span.finish(result)
-        source = self._source[span.begin:span.end]
+        source = self.text[span.begin:span.end]
         for old, new in raws.items():
             source = span.replace_tag(source, old, new)
         return source
 
     def _find_spans(self) -> Iterator[tuple[_Span, int]]:
         """Yield the spans of text, and the number of the first line of each span."""
-        source = self._source
+        source = self.text
         start = len(source) - len(source.removeprefix("\ufeff"))
         begins = [0, *(match.end() for match in _LINE_END.finditer(source)), len(source)]
         ends = [*(match.start() for match in _LINE_END.finditer(source)), len(source)]
@@ -215,7 +195,7 @@ class MarkdownDocument:
                     row = first
                     found = _find_cell(source, position, ends[first], token.content)
                     if found is None:
-                        self._not_found += [f"line {first + 1}"] * is_translatable(token.content)
+                        self.unread += [f"line {first + 1}"] * is_translatable(token.content)
                         continue
                     begin, end = found
                     kind = "cell" if "|" in source[begins[first]:begin] else "row"
@@ -228,7 +208,7 @@ class MarkdownDocument:
                     line_end = _end_of_text(source[begin:ends[first]], lines[0], kind) + begin
                     begin = line_end - len(lines[0])
                     if source[begin:line_end] != lines[0]:
-                        self._not_found += [f"line {first + 1}"] * is_translatable(token.content)
+                        self.unread += [f"line {first + 1}"] * is_translatable(token.content)
                         continue
                     end = line_end
                     if len(lines) > 1:
@@ -251,7 +231,7 @@ class MarkdownDocument:
 
     def _spans_of_title(self, begin: int, end: int, title: str, line: int) -> Iterator[tuple[_Span, int]]:
         """Yield the title at the end of the definition of a link, as in `_find_spans`."""
-        found = _find_title(self._source[begin:end].rstrip(), 0, title)
+        found = _find_title(self.text[begin:end].rstrip(), 0, title)
         text = self._inner_text("", found[2], title) if found else None
         if found and text:
             yield _Span(begin + found[0], begin + found[1], "", text), line

@@ -6,7 +6,7 @@ Only parts with changed text are written again; all other members of the archive
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
 from seq2seq.formats.block import MAX_TAGS, Block, DocumentError, require_count
@@ -44,8 +44,11 @@ class _OfficeDocument:
     _paragraph_names: frozenset[str] = frozenset()
     _skipped: frozenset[str] = frozenset()
     """Elements whose paragraphs are not translated."""
+    source_languages: Set[str] = frozenset()
+    target_languages: Set[str] = frozenset()
+    left_out: Sequence[str] = ()
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, source_language: str = "", target_language: str = "") -> None:
         """Raises DocumentError: the document is malformed, hostile, too large, encrypted, or of another format."""
         self._archive = Archive(data)
         self._tags = 0
@@ -250,7 +253,7 @@ class _RunDocument(_OfficeDocument):
 
 
 class DocxDocument(_RunDocument):
-    """Document of Word, with the interface of `block.Document`: text, headers, footers, notes and comments."""
+    """Document of Word: text, headers, footers, notes and comments."""
 
     _format = "Word"
     _names = Names("w:r", "w:t", preserve=True)
@@ -265,7 +268,7 @@ class DocxDocument(_RunDocument):
 
 
 class PptxDocument(_RunDocument):
-    """Presentation of PowerPoint, with the interface of `block.Document`: slides and their notes."""
+    """Presentation of PowerPoint: slides and their notes."""
 
     _format = "PowerPoint"
     _names = Names("a:r", "a:t")
@@ -278,7 +281,7 @@ class PptxDocument(_RunDocument):
 
 
 class OdtDocument(_OfficeDocument):
-    """OpenDocument text, table or presentation (ODT, ODS, ODP), with the interface of `block.Document`."""
+    """OpenDocument text, table or presentation (ODT, ODS, ODP)."""
 
     _prefix = "text:"
     _namespace = "opendocument:xmlns:text:1.0"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 from seq2seq.formats.block import Block
-from seq2seq.formats.texts import decode_text
+from seq2seq.formats.units import Unit, UnitDocument
 from seq2seq.tokenizers.canonical_text import is_translatable
 
 _LINE = re.compile(r"([^\r\n]*+)(\r\n|\r|\n|\Z)")
@@ -18,26 +18,16 @@ def one_line(text: str) -> str:
     return re.sub(r"\s+", lambda match: " " if len(f"{match[0]}.".splitlines()) > 1 else match[0], text)
 
 
-class PlainTextDocument:
-    """Plain text or e-mail, with the interface of `block.Document`."""
+class PlainTextDocument(UnitDocument):
+    """Plain text or e-mail."""
 
-    def __init__(self, data: bytes) -> None:
-        """Raises DocumentError: see `decode_text`."""
-        text, self._encoding = decode_text(data)
-        self._pieces: list[str | None] = []                             # None: the text of the next block
-        self.blocks: list[Block] = []
-        for number, match in enumerate(_LINE.finditer(text), 1):
-            line = match[1]
-            margin = _MARGIN.match(line.removeprefix("\ufeff"))
-            begin = len(line) - len(line.removeprefix("\ufeff")) + (margin.end() if margin else 0)
-            end = max(begin, len(line.rstrip()))
-            if is_translatable(line[begin:end]):
-                self.blocks.append(Block(line[begin:end], place=f"line {number}"))
-                self._pieces += [line[:begin], None, line[end:] + match[2]]
-            else:
-                self._pieces.append(match[0])
+    def find_units(self) -> Iterator[Unit]:
+        for number, match in enumerate(_LINE.finditer(self.text, self.begin), 1):
+            margin = _MARGIN.match(self.text, *match.span(1))
+            begin = margin.end() if margin else match.start()
+            end = max(begin, match.start() + len(match[1].rstrip()))
+            if is_translatable(self.text[begin:end]):
+                yield Unit(begin, end, (Block(self.text[begin:end], place=f"line {number}"),))
 
-    def render(self, translations: Sequence[Block], target_language: str) -> bytes:
-        texts = (new.text if new.text == old.text else one_line(new.text)
-                 for new, old in zip(translations, self.blocks, strict=True))
-        return "".join(next(texts) if piece is None else piece for piece in self._pieces).encode(self._encoding)
+    def write(self, unit: Unit, block: Block) -> str:
+        return one_line(block.text)

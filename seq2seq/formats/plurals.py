@@ -5,21 +5,17 @@ CLDR: https://cldr.unicode.org/index/cldr-spec/plural-rules. Forms of gettext: s
 from __future__ import annotations
 
 import gettext
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from functools import cache, lru_cache
-from typing import Generic, TypeVar
 
 from babel import Locale, UnknownLocaleError
 from babel.core import get_global
 from babel.messages.plurals import PLURALS
 from babel.plural import PluralRule
 
-from seq2seq.formats.block import Block
 from seq2seq.formats.placeholders import Placeholders
 from seq2seq.languages import canonical, main_language
 
-Entry = TypeVar("Entry")
 CATEGORIES = ("zero", "one", "two", "few", "many", "other")
 """Plural categories of CLDR, in its order."""
 _SCRIPTS = {"Latn": "latin", "Cyrl": "cyrillic", "Arab": "arabic", "Deva": "devanagari"}
@@ -86,24 +82,6 @@ def plural_sources(texts: Mapping[str, str], language: str) -> dict[str, str]:
             and _PLACEHOLDERS.counts(texts["one"]) != _PLACEHOLDERS.counts(texts["other"]):
         sources["one"] = "other"
     return sources
-
-
-@dataclass(slots=True)
-class Plural(Generic[Entry]):
-    """Plural of a document with an entry for each category. blocks: index of the block of each entry with a text."""
-
-    entries: dict[str, Entry] = field(default_factory=dict)
-    blocks: dict[str, int] = field(default_factory=dict)
-
-    def sources(self, blocks: Sequence[Block], translations: Sequence[Block], language: str) -> dict[str, str]:
-        """Return the categories of the translation (see `plural_sources`); none if the plural does not change.
-
-        blocks, translations: all blocks of the document, and their translations. language: target language.
-        """
-        if all(translations[index] == blocks[index] for index in self.blocks.values()):
-            return {}
-        return plural_sources({category: blocks[index].serialize(str) for category, index in self.blocks.items()},
-                              language)
 
 
 def gettext_rule(language: str) -> str:

@@ -5,76 +5,81 @@ Format: https://doc.qt.io/qt-6/linguist-ts-file-format.html
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from seq2seq.formats.block import Block
 from seq2seq.formats.plurals import gettext_rule
-from seq2seq.formats.texts import is_text, trim
-from seq2seq.formats.xml_units import XmlFile, with_attribute
+from seq2seq.formats.spans import Edit
+from seq2seq.formats.texts import is_text
+from seq2seq.formats.units import Unit, unit_of
+from seq2seq.formats.xml_units import XmlDocument, with_attribute
 from seq2seq.languages import is_same_language
 
 
-class TsDocument:
-    """Catalogue of Qt Linguist, with the interfaces `Document` and `NamesLanguages`. All numerus forms get the same
-    translation."""
+class TsDocument(XmlDocument):
+    """Catalogue of Qt Linguist. All numerus forms get the same translation."""
 
-    def __init__(self, data: bytes) -> None:
-        """Raises DocumentError: the document is not well-formed, or not a catalogue of Qt."""
-        self._xml = XmlFile(data, "TS")
-        named = self._xml.tokens[self._xml.root].attributes
-        self.source_languages, self.target_languages = {named.get("sourcelanguage", "")}, set[str]()
-        self.blocks: list[Block] = []
-        self._messages: list[tuple[int, int, bool]] = []                        # source, translation, numerus
+    root = "TS"
+
+    def find_units(self) -> Iterator[Unit]:
+        self.source_languages = {self._attribute("sourcelanguage")}
         self._forms = 0                                                         # largest number of forms of a message
-        for message, token in enumerate(self._xml.tokens):
+        for message, token in enumerate(self.tokens):
             if token.kind == "open" and token.local_name == "message":
-                self._add(message)
+                found = {self.tokens[child].local_name: child for child in self.xml.children(message)}
+                if "source" in found and "translation" in found:
+                    is_numerus = token.attributes.get("numerus") == "yes"
+                    yield from self._message(found["source"], found["translation"], is_numerus)
 
-    def _add(self, message: int) -> None:
-        found = {self._xml.tokens[child].local_name: child for child in self._xml.children(message)}
-        if "source" not in found or "translation" not in found:
-            return
-        translation = found["translation"]
-        forms = list(self._xml.children(translation))
-        numerus = self._xml.tokens[message].attributes.get("numerus") == "yes"
+    def _attribute(self, name: str) -> str:
+        """Return an attribute of the root element."""
+        return self.tokens[self.xml.root].attributes.get(name, "")
+
+    def _message(self, source: int, translation: int, is_numerus: bool) -> Iterator[Unit]:
+        """Yield the unit of a message, unless it is translated already."""
+        xml = self.xml
+        forms = list(xml.children(translation))
         self._forms = max(self._forms, len(forms))
-        if self._xml.tokens[translation].attributes.get("type") != "unfinished" \
-                or not all(map(self._xml.is_empty, forms or [translation])) \
-                or any(not numerus or self._xml.tokens[form].local_name != "numerusform" for form in forms):
-            if any(is_text(self._xml.content(form).text) for form in forms or [translation]):
-                self.target_languages.add(self._xml.tokens[self._xml.root].attributes.get("language", ""))
+        if self.tokens[translation].attributes.get("type") != "unfinished" \
+                or not all(map(xml.is_empty, forms or [translation])) \
+                or any(not is_numerus or self.tokens[form].local_name != "numerusform" for form in forms):
+            if any(is_text(xml.content(form).text) for form in forms or [translation]):
+                self.target_languages.add(self._attribute("language"))
             return
-        _, block, _ = trim(self._xml.content(found["source"], keeps_lines=True))
-        if is_text(block.text):
-            self.blocks.append(replace(block, access_keys="&"))
-            self._messages.append((found["source"], translation, numerus))
+        unit = unit_of(*xml.span(translation, xml.ends[translation]), replace(
+            xml.content(source, keeps_lines=True), access_keys="&"), info=(translation, is_numerus))
+        if is_text(unit.blocks[0].text):
+            yield unit
 
-    def render(self, translations: Sequence[Block], target_language: str) -> bytes:
-        """See `Document.render`. `target_language` is filled in if the document names no or another target language."""
-        xml = self._xml
-        token = xml.tokens[xml.root]
-        named = token.attributes.get("language")
-        is_target = bool(named) and is_same_language(named or "", target_language)
-        count = self._forms if is_target and self._forms else int(
-            gettext_rule(target_language).partition(";")[0].removeprefix("nplurals="))
-        edits: list[tuple[int, int, str]] = []
-        for (source, translation, numerus), new, block in zip(self._messages, translations, self.blocks,
-                                                                   strict=True):
-            if new == block:
-                continue
-            text = xml.translated(source, new, self._escape)
-            forms = list(xml.children(translation))
-            if forms and len(forms) == count:
-                edits += [xml.filled(form, text) for form in forms]
-            else:
-                one = f"<numerusform>{text}</numerusform>"
-                edits.append(xml.filled(translation, one * count if numerus else text))
-        if edits and not is_target:
-            raw = with_attribute(token.raw, "language", target_language.replace("-", "_"))
-            edits.append((*xml.span(xml.root, xml.root), raw))
-        return xml.encode(edits)
+    def edits(self, unit: Unit, blocks: Sequence[Block], language: str) -> Iterator[Edit]:
+        translation, is_numerus = unit.info
+        text = self._escape(unit.before) + blocks[0].serialize(self._escape) + self._escape(unit.after)
+        forms = list(self.xml.children(translation))
+        count = self._form_count(language)
+        if forms and len(forms) == count:
+            yield from (self.xml.filled(form, text) for form in forms)
+        else:
+            yield self.xml.filled(translation, f"<numerusform>{text}</numerusform>" * count if is_numerus else text)
+
+    def _form_count(self, language: str) -> int:
+        """Return the number of numerus forms of a translation."""
+        if self._forms and self._is_in(language):
+            return self._forms
+        return int(gettext_rule(language).partition(";")[0].removeprefix("nplurals="))
+
+    def _is_in(self, language: str) -> bool:
+        named = self._attribute("language")
+        return bool(named) and is_same_language(named, language)
+
+    def other_edits(self, language: str) -> Iterable[Edit]:
+        """Fill in the target language if the document names no or another one."""
+        if self._is_in(language):
+            return ()
+        root = self.tokens[self.xml.root]
+        raw = with_attribute(root.raw, "language", language.replace("-", "_"))
+        return [(*self.xml.span(self.xml.root, self.xml.root), raw)]
 
     def _escape(self, text: str) -> str:
         """Escape a text as Qt's lupdate does."""
-        return self._xml.escape(text).replace('"', "&quot;").replace("'", "&apos;")
+        return self.xml.escape(text).replace('"', "&quot;").replace("'", "&apos;")

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import PurePath
-from typing import Protocol, runtime_checkable
 from xml.parsers import expat
 
 from seq2seq.errors import UserError
@@ -50,8 +49,6 @@ OFFICE = ("docx", "pptx", "odt")
 """Formats whose files are ZIP archives."""
 SUFFIXES = {suffix: name for name, (_, suffixes) in _TABLE.items() for suffix in suffixes.split()}
 """Format of each file suffix. The format of .xml is that of its root element."""
-_BILINGUAL = ("tmx", "xcstrings", "csv")
-"""Formats that have texts of several languages in one file."""
 _ROOTS = {"resources": "android", "xliff": "xliff", "TS": "ts", "tmx": "tmx", "root": "resx", "html": "html"}
 """Format of a file with the suffix .xml by the name of its root element."""
 # Beginnings of structured files that no text has.
@@ -108,24 +105,12 @@ def structure_of(data: bytes) -> str | None:
     return [*_BEGINNINGS][found.lastindex - 1] if found and found.lastindex else None
 
 
-@runtime_checkable
-class NamesLanguages(Protocol):
-    """Document that names its languages.
-
-    source_languages: codes of the languages of the texts to translate. target_languages: codes of the languages of the
-    translations that the document already has and keeps.
-    """
-
-    source_languages: set[str]
-    target_languages: set[str]
-
-
 def parse(data: bytes, format: str, name: str, source_language: str, target_language: str) -> Document:
     """Parse a document.
 
     Args:
         format: one of FORMATS. name: name of the document, for messages. source_language, target_language: codes of the
-            languages of the translation; "" means that the language is not known yet.
+            languages of the translation; the first one is "" if it is not known yet.
     """
     if format not in FORMATS:
         raise UserError(f"'{format}' is not a format of documents. The formats are {', '.join(FORMATS)}.")
@@ -134,10 +119,9 @@ def parse(data: bytes, format: str, name: str, source_language: str, target_lang
     with naming(name):
         if format not in OFFICE:
             _require_text(data)
-        document: Document = read(data, source_language, target_language) if format in _BILINGUAL else read(data)
-        if isinstance(document, NamesLanguages):
-            _require_language("texts", document.source_languages, source_language)
-            _require_language("translations", document.target_languages, target_language)
+        document: Document = read(data, source_language, target_language)
+        _require_language("texts", document.source_languages, source_language)
+        _require_language("translations", document.target_languages, target_language)
     return document
 
 

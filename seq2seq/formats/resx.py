@@ -6,12 +6,11 @@ Format: https://learn.microsoft.com/en-us/dotnet/core/extensions/work-with-resx-
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 
-from seq2seq.formats.block import Block
-from seq2seq.formats.texts import is_message, trim
-from seq2seq.formats.xml_units import XmlFile
+from seq2seq.formats.texts import is_message
+from seq2seq.formats.units import Unit
+from seq2seq.formats.xml_units import XmlDocument
 
 # Properties of Windows Forms whose values are no text. Only in the resources of a form, which have names with >>, such
 # a name cannot be that of a message.
@@ -21,31 +20,19 @@ _PROPERTY = re.compile(r"\.(?:Anchor|AutoScaleMode|AutoSize|AutoSizeMode|Backgro
                        r"|ZOrder)")
 
 
-class ResxDocument:
-    """Resources of .NET, with the interface `Document`. `&` marks the key of a menu entry."""
+class ResxDocument(XmlDocument):
+    """Resources of .NET. `&` marks the key of a menu entry."""
 
-    def __init__(self, data: bytes) -> None:
-        """Raises DocumentError: the document is not well-formed, or has no <root>."""
-        self._xml = xml = XmlFile(data, "root")
-        self.blocks: list[Block] = []
-        self._values: list[int] = []                                            # index of each <value>
-        resources = [element for element in xml.children(xml.root, "data") if xml.tokens[element].kind == "open"]
-        names = {element: xml.tokens[element].attributes.get("name", "") for element in resources}
-        of_form = any(name.startswith(">>") for name in names.values())
-        for element, name in names.items():
-            kept = {"type", "mimetype"} & {*xml.tokens[element].attributes} or name.startswith(">>") \
-                or of_form and _PROPERTY.fullmatch(name, max(0, name.rfind(".")))
-            value = next(xml.children(element, "value"), None)
-            if kept or value is None or xml.tokens[value].kind != "open":
-                continue
-            block = trim(xml.content(value, keeps_lines=True))[1]
-            if is_message(block.text):
-                self.blocks.append(replace(block, access_keys="&"))
-                self._values.append(value)
+    root = "root"
 
-    def render(self, translations: Sequence[Block], target_language: str) -> bytes:
-        xml, edits = self._xml, []
-        for value, new, block in zip(self._values, translations, self.blocks, strict=True):
-            if new != block:
-                edits.append((*xml.inside(value), xml.translated(value, new)))
-        return xml.encode(edits)
+    def find_units(self) -> Iterator[Unit]:
+        resources = {element: self.tokens[element].attributes for element in self.xml.children(self.xml.root, "data")
+                     if self.tokens[element].kind == "open"}
+        of_form = any(attributes.get("name", "").startswith(">>") for attributes in resources.values())
+        for element, attributes in resources.items():
+            name = attributes.get("name", "")
+            kept = {"type", "mimetype"} & {*attributes} or name.startswith(">>") or (
+                of_form and _PROPERTY.fullmatch(name, max(0, name.rfind("."))))
+            value = next(self.xml.children(element, "value"), None)
+            if not kept and value is not None and (unit := self.element_unit(value, is_message, access_keys="&")):
+                yield unit

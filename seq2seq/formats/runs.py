@@ -5,13 +5,14 @@ Each run with text is a block, so that inline tags do not divide sentences. All 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
 
 from seq2seq.formats.block import Block
 from seq2seq.formats.inline_tags import Tag, TagKind, pair_tags
+from seq2seq.formats.units import Unit, UnitDocument
 from seq2seq.tokenizers.canonical_text import is_translatable
 
 
@@ -30,46 +31,34 @@ class Token:
     text: str = ""
 
 
-class RunDocument:
-    """Document of runs, with the interface of `block.Document`."""
+class RunDocument(UnitDocument):
+    """Document of runs. markup: spans between the runs with text. The tokens of a unit are its `info`."""
 
-    def __init__(self, tokens: Iterable[Token], encoding: str, make_block: Callable[..., Block] = Block) -> None:
-        """tokens: whole source. make_block: constructor of `Block` with the fields that all blocks share."""
-        self._encoding = encoding
-        self._pieces: list[str | list[Token]] = []
-        self.blocks: list[Block] = []
+    def tokens(self) -> Iterable[Token]:
+        """Return the tokens of the whole document, without a byte order mark."""
+        raise NotImplementedError
+
+    def block(self, text: str, tags: tuple[Tag, ...], place: str) -> Block:
+        """Return the block of a run."""
+        return Block(text, tags, place)
+
+    def encode(self, text: str) -> bytes:
+        return text.encode(self.encoding, "xmlcharrefreplace")
+
+    def find_units(self) -> Iterator[Unit]:
+        self.markup: list[tuple[int, int]] = []
+        begin = self.begin
         line = 1
-        for is_separator, group in groupby(tokens, lambda token: token.kind == "other"):
+        for is_separator, group in groupby(self.tokens(), lambda token: token.kind == "other"):
             run = list(group)
             raw = "".join(token.raw for token in run)
             if not is_separator and any(token.kind == "text" and is_translatable(token.text) for token in run):
                 text = "".join(token.text for token in run)
-                self.blocks.append(make_block(text, _tags(run), f"line {line}"))
-                self._pieces.append(run)
+                yield Unit(begin, begin + len(raw), (self.block(text, _tags(run), f"line {line}"),), info=run)
             else:
-                self._pieces.append(raw)
+                self.markup.append((begin, begin + len(raw)))
+            begin += len(raw)
             line += raw.count("\n")
-
-    def render(self, translations: Sequence[Block], target_language: str) -> bytes:
-        pairs = iter(zip(self.blocks, translations, strict=True))
-        parts = []
-        is_translated = any(new != old for new, old in zip(translations, self.blocks, strict=True))
-        for piece in self._pieces:
-            if isinstance(piece, str):
-                parts.append(self._in_language(piece, target_language) if is_translated else piece)
-                continue
-            original, translation = next(pairs)
-            parts.append("".join(token.raw for token in piece) if translation == original
-                         else self._serialize(translation, piece))
-        return "".join(parts).encode(self._encoding, "xmlcharrefreplace")
-
-    def _in_language(self, markup: str, language: str) -> str:
-        """Return markup outside of the runs of a translated document. language: target language."""
-        return markup
-
-    def _serialize(self, block: Block, run: Sequence[Token]) -> str:
-        """Return the source of a translated block. run: tokens of the original block."""
-        raise NotImplementedError
 
 
 def _tags(run: Sequence[Token]) -> tuple[Tag, ...]:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 
 from seq2seq.tokenizers.line_splitting import Span
 
+Edit = tuple[int, int, str]
+"""Span of a text, (begin, end), and its new text."""
 
-def replace_spans(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
-    """Return the text with spans replaced. edits: (begin, end, new text) of spans without overlaps, in any order."""
-    parts, last = [], 0
-    for begin, end, new in sorted(edits, key=lambda edit: edit[:2]):
-        parts += [text[last:begin], new]
-        last = end
-    return "".join([*parts, text[last:]])
+
+def replace_spans(text: str, edits: Iterable[Edit], begin: int = 0, end: int | None = None) -> str:
+    """Return the text with spans replaced. The spans have no overlaps, and are in any order.
+
+    begin, end: part of the text to return, in which all spans lie. Default: the whole text.
+    """
+    parts, last = [], begin
+    for low, high, new in sorted(edits, key=itemgetter(0, 1)):
+        parts += [text[last:low], new]
+        last = high
+    return "".join([*parts, text[last:end]])
 
 
 def blanked(text: str, spans: Iterable[Span]) -> str:

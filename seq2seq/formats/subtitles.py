@@ -22,7 +22,8 @@ from seq2seq.formats.block import MAX_TAGS, Block, DocumentError, require_count
 from seq2seq.formats.inline import find_core, shift_tags
 from seq2seq.formats.inline_tags import Tag, TagKind, pair_tags
 from seq2seq.formats.plain_text import one_line
-from seq2seq.formats.texts import decode_text
+from seq2seq.formats.spans import Edit
+from seq2seq.formats.units import Unit, UnitDocument
 from seq2seq.languages import SPACELESS, has_spaceless_words
 from seq2seq.tokenizers.canonical_text import is_translatable
 from seq2seq.tokenizers.line_splitting import SENTENCE_MARKS, alignment_units
@@ -102,8 +103,8 @@ class _Cue:
     ends: bool = False
 
 
-class _SubtitleDocument:
-    """Subtitles, with the interface of `block.Document`."""
+class _SubtitleDocument(UnitDocument):
+    """Subtitles."""
 
     _markup = re.compile("")
     """Regular expression of the tags, line ends and escapes in the text of a cue."""
@@ -112,29 +113,21 @@ class _SubtitleDocument:
     _ends_at_empty_line = True
     """True if an empty line ends a cue. False: text after an empty line belongs to the cue before."""
 
-    def __init__(self, data: bytes) -> None:
-        """Raises DocumentError: the document is too large, cannot be decoded (see `decode_text`), or is malformed."""
-        self._source, self._encoding = decode_text(data)
+    def find_units(self) -> Iterator[Unit]:
         self._require_form()
-        require_count(sum(map(self._source.count, ("<", "{", "\\N", "\\n", "\\h"))), MAX_TAGS, "tags")
-        line_end = re.search(_LINE_END, self._source)
-        self._line_end = line_end[0] if line_end else "\n"
-        self._groups = list(_group([cue for found in self._find_cues() for cue in self._divide(found)]))
-        self.blocks = [self._block(cues) for cues in self._groups]
+        require_count(sum(map(self.text.count, ("<", "{", "\\N", "\\n", "\\h"))), MAX_TAGS, "tags")
+        line_end = re.search(_LINE_END, self.text)
+        self.line_end = line_end[0] if line_end else "\n"
+        for cues in _group([cue for found in self._find_cues() for cue in self._divide(found)]):
+            yield Unit(cues[0].begin, cues[-1].end, (self._block(cues),), info=cues)
 
-    def render(self, translations: Sequence[Block], target_language: str) -> bytes:
-        spaceless = has_spaceless_words(target_language)
-        parts, last = [], 0
-        for cues, old, new in zip(self._groups, self.blocks, translations, strict=True):
-            if (new.text, new.tags) == (old.text, old.tags):
-                continue
-            for cue, (text, tags) in zip(cues, _divide_translation(cues, new, spaceless), strict=True):
-                if (text, [(tag.position, tag.raw) for tag in tags]) == (
-                        cue.words, [(tag.position, tag.raw) for tag in cue.tags]):
-                    continue
-                parts += [self._source[last:cue.begin], self._write(cue, text, tags, spaceless)]
-                last = cue.end
-        return "".join([*parts, self._source[last:]]).encode(self._encoding)
+    def edits(self, unit: Unit, blocks: Sequence[Block], language: str) -> Iterator[Edit]:
+        """Yield the edit of each cue that changes."""
+        spaceless = has_spaceless_words(language)
+        for cue, (text, tags) in zip(unit.info, _divide_translation(unit.info, blocks[0], spaceless), strict=True):
+            if (text, [(tag.position, tag.raw) for tag in tags]) != (
+                    cue.words, [(tag.position, tag.raw) for tag in cue.tags]):
+                yield cue.begin, cue.end, self._write(cue, text, tags, spaceless)
 
     def _require_form(self) -> None:
         """Raise DocumentError if the source is not in this format."""
@@ -144,7 +137,7 @@ class _SubtitleDocument:
         current: _Cue | None = None
         end = before_last = 0                                           # end of the cue, end without its last line
         last = ""                                                       # last line of the cue
-        for number, match in enumerate(_LINE.finditer(self._source), 1):
+        for number, match in enumerate(_LINE.finditer(self.text), 1):
             line, times = match[1], _TIMES.match(match[1])
             if times is None and _LIKE_TIMES.match(line):
                 raise DocumentError(f"line {number}: '{line.strip()[:60]}' looks like times of a cue. Write them like "
@@ -172,11 +165,11 @@ class _SubtitleDocument:
         return text
 
     def _break(self) -> str:
-        return self._line_end
+        return self.line_end
 
     def _divide(self, cue: _Cue) -> Iterator[_Cue]:
         """Yield a cue with its text. If several persons speak, each after a mark or tag, yield a part per person."""
-        raw = self._source[cue.begin:cue.end]
+        raw = self.text[cue.begin:cue.end]
         begin = 0
         for match in [*self._markup.finditer(raw), None]:
             end = after = len(raw)
@@ -198,7 +191,7 @@ class _SubtitleDocument:
     def _with_text(self, cue: _Cue, low: int, high: int) -> _Cue:
         """Return the part from `low` to `high` of a cue, with its text."""
         source_begin, source_end = cue.begin + low, cue.begin + high
-        pieces = self._pieces(self._source[source_begin:source_end])
+        pieces = self._pieces(self.text[source_begin:source_end])
         text = "".join(piece.text for piece in pieces)
         places = list(accumulate((len(piece.text) for piece in pieces), initial=0))
         tags = pair_tags([(place, piece.raw, piece.kind, piece.name) for piece, place
@@ -301,8 +294,8 @@ class _SubtitleDocument:
 
 
 class SrtDocument(_SubtitleDocument):
-    """Subtitles in the format SRT, with the interface of `block.Document`. Like FFmpeg, it reads a cue up to the number
-    and times of the next one, with its empty lines, which a translation loses."""
+    """Subtitles in the format SRT. Like FFmpeg, it reads a cue up to the number and times of the next one, with its
+    empty lines, which a translation loses."""
 
     # With the tags of MicroDVD, such as {i} and {y:i}, and with the escapes of ASS that players know in SRT, too.
     _markup = re.compile(r"</?[A-Za-z][^<>\r\n]*>|\{(?:\\[^{}\r\n]*|/?[ibus]|[a-zA-Z]:[^{}\r\n]*)\}"
@@ -311,17 +304,17 @@ class SrtDocument(_SubtitleDocument):
     _ends_at_empty_line = False
 
     def _require_form(self) -> None:
-        if self._source.strip("\ufeff \t\r\n") and not any(_TIMES.match(line) for line in self._source.splitlines()):
+        if self.text.strip("\ufeff \t\r\n") and not any(_TIMES.match(line) for line in self.text.splitlines()):
             raise DocumentError(f"this is no .srt file: there are no times of a cue, such as {self._example}.")
 
 
 class VttDocument(_SubtitleDocument):
-    """Subtitles in the format WebVTT, with the interface of `block.Document`."""
+    """Subtitles in the format WebVTT."""
 
     _markup = re.compile(rf"<rt(?:[.\s][^<>]*+)?>[^<]*+(?:</rt>)?|<[^<>]*>|{_LINE_END}")
 
     def _require_form(self) -> None:
-        if self._source.strip("\ufeff \t\r\n") and not self._source.removeprefix("\ufeff").startswith("WEBVTT"):
+        if self.text.strip("\ufeff \t\r\n") and not self.text.removeprefix("\ufeff").startswith("WEBVTT"):
             raise DocumentError("line 1: a .vtt file begins with the line WEBVTT.")
 
     def _escape(self, text: str) -> str:
@@ -332,20 +325,20 @@ class VttDocument(_SubtitleDocument):
 
 
 class AssDocument(_SubtitleDocument):
-    """Subtitles in the format ASS or SSA, with the interface of `block.Document`."""
+    """Subtitles in the format ASS or SSA."""
 
     # A drawing is between {\p1} and {\p0}.
     _markup = re.compile(r"\{(?=[^{}]*+\})(?:[^{}]*\\p[1-9][^{}]*+\}(?:[^{]|\{(?![^{}]*\\p0))*+(?:\{[^{}]*+\})?"
                          r"|[^{}]*+\})|\\[Nnh]")
 
     def _require_form(self) -> None:
-        if self._source.strip("\ufeff \t\r\n") and "[events]" not in self._source.lower():
+        if self.text.strip("\ufeff \t\r\n") and "[events]" not in self.text.lower():
             raise DocumentError("this is no .ass or .ssa file: there is no line [Events].")
 
     def _find_cues(self) -> Iterator[_Cue]:
         fields: list[str] = []
         section = ""
-        for number, match in enumerate(_LINE.finditer(self._source), 1):
+        for number, match in enumerate(_LINE.finditer(self.text), 1):
             line = match[1]
             if line.lstrip("\ufeff").startswith("["):
                 section = line.lstrip("\ufeff").strip().lower()

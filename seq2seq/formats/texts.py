@@ -20,6 +20,8 @@ def trim(block: Block) -> tuple[str, Block, str]:
     end = max(begin, len(text.rstrip()))
     if tags:
         begin, end = min(begin, tags[0].position), max(end, tags[-1].position)
+    if end - begin == len(text):
+        return "", block, ""
     moved = tuple(replace(tag, position=tag.position - begin) for tag in tags)
     return text[:begin], replace(block, text=text[begin:end], tags=moved), text[end:]
 

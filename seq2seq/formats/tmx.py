@@ -5,72 +5,60 @@ Specification: https://www.gala-global.org/tmx-14b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from seq2seq.formats.block import Block, DocumentError
-from seq2seq.formats.texts import is_text, trim
+from seq2seq.formats.spans import Edit
+from seq2seq.formats.texts import is_text
+from seq2seq.formats.units import Unit, unit_of
 from seq2seq.formats.xml_tokens import XmlToken
-from seq2seq.formats.xml_units import Role, XmlFile, with_attribute
+from seq2seq.formats.xml_units import Role, XmlDocument, with_attribute
 from seq2seq.languages import subtags
 
 _ROLES: dict[str, Role] = {"bpt": "open", "ept": "close", "ph": "whole", "it": "whole", "ut": "whole"}
 
 
-class TmxDocument:
-    """Translation memory, with the interface `Document`."""
+class TmxDocument(XmlDocument):
+    """Translation memory. A source language such as "en" includes "en-GB"."""
 
-    def __init__(self, data: bytes, source_language: str, target_language: str = "") -> None:
-        """Parse a translation memory.
+    root = "tmx"
 
-        Args:
-            source_language: language of the texts to translate, such as "en", which includes "en-GB".
-            target_language: language to translate into. Units that have a text in this language already are not in
-                `blocks`. If it is "", all units are in `blocks`, and `render` skips units that are already translated.
-        """
-        self._xml = XmlFile(data, "tmx", _role)
-        self.blocks: list[Block] = []
-        self._units: list[tuple[int, int, int]] = []                            # tu, tuv, seg of each block
-        languages = sorted({_language(token) for token in self._xml.tokens if token.local_name == "tuv"
+    def role(self, token: XmlToken) -> tuple[Role, str]:
+        return _ROLES.get(token.local_name, "element"), token.attributes.get("i", "")
+
+    def find_units(self) -> Iterator[Unit]:
+        source, target = self.languages
+        languages = sorted({_language(token) for token in self.tokens if token.local_name == "tuv"
                             and token.kind == "open"})
-        if source_language and languages and not any(_same_language(one, source_language) for one in languages):
-            raise DocumentError(f"no unit has a text in the source language {source_language}; the languages are "
+        if source and languages and not any(_same_language(one, source) for one in languages):
+            raise DocumentError(f"no unit has a text in the source language {source}; the languages are "
                                 f"{', '.join(languages[:20])}.")
-        for unit, token in enumerate(self._xml.tokens):
-            if token.kind != "open" or token.local_name != "tu" or self._variant(unit, target_language) is not None:
+        for unit, token in enumerate(self.tokens):
+            if token.kind != "open" or token.local_name != "tu" or self._variant(unit, target) is not None:
                 continue
-            variant = self._variant(unit, source_language)
-            segment = next(self._xml.children(variant, "seg"), None) if variant is not None else None
+            variant = self._variant(unit, source)
+            segment = next(self.xml.children(variant, "seg"), None) if variant is not None else None
             if variant is None or segment is None:
                 continue
-            _, block, _ = trim(self._xml.content(segment))
-            if is_text(block.text):
-                self.blocks.append(block)
-                self._units.append((unit, variant, segment))
+            place = self.xml.span(variant, self.xml.ends[variant])[1]
+            added = unit_of(place, place, self.xml.content(segment), info=(variant, segment))
+            if is_text(added.blocks[0].text):
+                yield added
 
     def _variant(self, unit: int, language: str) -> int | None:
         """Return the first <tuv> element in a language; None if there is none."""
-        return next((one for one in self._xml.children(unit, "tuv")
-                     if language and _same_language(_language(self._xml.tokens[one]), language)), None)
+        return next((one for one in self.xml.children(unit, "tuv")
+                     if language and _same_language(_language(self.tokens[one]), language)), None)
 
-    def render(self, translations: Sequence[Block], target_language: str) -> bytes:
-        edits = []
-        xml = self._xml
-        for (unit, variant, segment), new, block in zip(self._units, translations, self.blocks, strict=True):
-            if new == block or self._variant(unit, target_language) is not None:
-                continue
-            end = xml.ends[variant]
-            attribute = "xml:lang" if "xml:lang" in xml.tokens[variant].attributes else "lang"
-            name = xml.tokens[variant].name
-            opening = with_attribute(f"<{name}>", attribute, target_language)
-            place = xml.span(variant, end)[1]
-            edits.append((place, place, f"{xml.margin(variant)}{opening}{xml.margin(segment)}{xml.tokens[segment].raw}"
-                          f"{xml.translated(segment, new)}{xml.tokens[xml.ends[segment]].raw}{xml.margin(end)}"
-                          f"</{name}>"))
-        return xml.encode(edits)
-
-
-def _role(token: XmlToken) -> tuple[Role, str]:
-    return _ROLES.get(token.local_name, "element"), token.attributes.get("i", "")
+    def edits(self, unit: Unit, blocks: Sequence[Block], language: str) -> Iterator[Edit]:
+        """Yield the edit that adds a <tuv> element after the one of the source language."""
+        xml, (variant, segment) = self.xml, unit.info
+        name, end = self.tokens[variant].name, xml.ends[variant]
+        attribute = "xml:lang" if "xml:lang" in self.tokens[variant].attributes else "lang"
+        opening = with_attribute(f"<{name}>", attribute, language)
+        yield unit.begin, unit.end, (
+            f"{xml.margin(variant)}{opening}{xml.margin(segment)}{self.tokens[segment].raw}"
+            f"{self.write(unit, blocks[0])}{self.tokens[xml.ends[segment]].raw}{xml.margin(end)}</{name}>")
 
 
 def _language(token: XmlToken) -> str:

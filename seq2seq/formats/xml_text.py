@@ -5,14 +5,14 @@ Parameters: https://developers.deepl.com/docs/xml-and-html-handling/structured-c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 from seq2seq.formats.block import Block
-from seq2seq.formats.inline_tags import element_ends
+from seq2seq.formats.inline_tags import Tag, element_ends
 from seq2seq.formats.runs import RunDocument, Token
+from seq2seq.formats.units import Unit
 from seq2seq.formats.xml_tokens import XmlToken, decode_xml, escape_xml, xml_tokens
 
 _CDATA, _CDATA_END = "<![CDATA[", "]]>"
@@ -38,22 +38,29 @@ class XmlOptions:
 
 
 class XmlTextDocument(RunDocument):
-    """XML document or fragment, with the interface of `block.Document`. A fragment can have several elements and texts
-    side by side."""
+    """XML document or fragment. A fragment can have several elements and texts side by side."""
 
     def __init__(self, data: bytes, options: XmlOptions = XmlOptions()) -> None:
-        """Raises DocumentError: the text is too large, or not well-formed XML; see `xml_tokens`."""
-        text, encoding = decode_xml(data)
-        is_document = text.removeprefix("\ufeff").lstrip().startswith(("<?xml", "<!DOCTYPE"))
-        self._line_end = "\r\n" if "\r\n" in text else "\n"
-        super().__init__(_classified(xml_tokens(text, is_fragment=not is_document), options), encoding, partial(
-            Block, split=options.split_sentences != "0", keeps_lines=options.split_sentences == "1"))
+        self._options = options
+        super().__init__(data)
 
-    def _serialize(self, block: Block, run: Sequence[Token]) -> str:
-        if all(token.raw.startswith(_CDATA) for token in run if token.text.strip()):
+    def decode(self, data: bytes) -> tuple[str, str]:
+        return decode_xml(data)
+
+    def tokens(self) -> Iterable[Token]:
+        text = self.text[self.begin:]
+        is_document = text.lstrip().startswith(("<?xml", "<!DOCTYPE"))
+        return _classified(xml_tokens(text, is_fragment=not is_document), self._options)
+
+    def block(self, text: str, tags: tuple[Tag, ...], place: str) -> Block:
+        option = self._options.split_sentences
+        return Block(text, tags, place, split=option != "0", keeps_lines=option == "1")
+
+    def write(self, unit: Unit, block: Block) -> str:
+        if all(token.raw.startswith(_CDATA) for token in unit.info if token.text.strip()):
             return block.serialize(lambda text: text and _CDATA + text.replace(
-                _CDATA_END, f"]]{_CDATA_END}{_CDATA}>").replace("\n", self._line_end) + _CDATA_END)
-        return block.serialize(lambda text: escape_xml(text, self._line_end))
+                _CDATA_END, f"]]{_CDATA_END}{_CDATA}>").replace("\n", self.line_end) + _CDATA_END)
+        return block.serialize(lambda text: escape_xml(text, self.line_end))
 
 
 def _classified(tokens: Sequence[XmlToken], options: XmlOptions) -> Iterator[Token]:

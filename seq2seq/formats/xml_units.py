@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import accumulate
-from typing import Literal
+from typing import Any, Literal
 
 from seq2seq.formats.block import Block, DocumentError, require_block_size
 from seq2seq.formats.inline_tags import Tag, TagKind
 from seq2seq.formats.spans import replace_spans
 from seq2seq.formats.texts import trim
 from seq2seq.formats.tmx_pairs import MARKUP_ELEMENTS, separates_words
+from seq2seq.formats.units import Unit, UnitDocument, unit_of
 from seq2seq.formats.xml_tokens import XmlToken, decode_xml, escape_xml, xml_tokens
 
 Role = Literal["element", "whole", "open", "close", "break"]
@@ -31,7 +33,7 @@ class XmlFile:
     def __init__(self, data: bytes, root: str = "", roles: Roles = lambda token: ("whole", "")) -> None:
         """roles: roles of the inline elements in `content`."""
         self._roles = roles
-        self.text, self._encoding = decode_xml(data)
+        self.text, self.encoding = decode_xml(data)
         self.tokens = xml_tokens(self.text)
         self._begins = list(accumulate((len(token.raw) for token in self.tokens), initial=0))
         self._line_end = "\r\n" if "\r\n" in self.text else "\n"
@@ -150,7 +152,35 @@ class XmlFile:
 
     def encode(self, edits: Iterable[tuple[int, int, str]]) -> bytes:
         """Apply edits and encode the document. Characters that its encoding lacks become character references."""
-        return replace_spans(self.text, edits).encode(self._encoding, "xmlcharrefreplace")
+        return replace_spans(self.text, edits).encode(self.encoding, "xmlcharrefreplace")
+
+
+class XmlDocument(UnitDocument):
+    """Document in XML. Its contents are `xml`, with their `tokens`. root: name of its root element."""
+
+    root = ""
+
+    def decode(self, data: bytes) -> tuple[str, str]:
+        self.xml = XmlFile(data, self.root, self.role)
+        self.tokens = self.xml.tokens
+        return self.xml.text, self.xml.encoding
+
+    def encode(self, text: str) -> bytes:
+        return text.encode(self.encoding, "xmlcharrefreplace")
+
+    def role(self, token: XmlToken) -> tuple[Role, str]:
+        """Return the role of an inline element, and the name that an "open" and its "close" share."""
+        return "whole", ""
+
+    def element_unit(self, element: int, is_accepted: Callable[[str], bool], **fields: Any) -> Unit | None:
+        """Return the unit of the contents of an element; None if its text is not accepted. fields: of the `Block`."""
+        if self.tokens[element].kind != "open":
+            return None
+        unit = unit_of(*self.xml.inside(element), replace(self.xml.content(element, keeps_lines=True), **fields))
+        return unit if is_accepted(unit.blocks[0].text) else None
+
+    def write(self, unit: Unit, block: Block) -> str:
+        return self.xml.escape(unit.before) + block.serialize(self.xml.escape) + self.xml.escape(unit.after)
 
 
 def with_attribute(tag: str, name: str, value: str) -> str:

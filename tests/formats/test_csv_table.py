@@ -53,11 +53,10 @@ def test_the_separator_is_that_of_the_header(separator):
     assert upper(parsed(f"sep={separator}\n{data}")).decode() == f"sep={separator}\n{expected}"
 
 
-def test_the_languages_may_be_known_later():
-    document = parsed("source,de,fr\nA dog,,\nA cat,Katze,\n", "", "")
-    assert texts(document) == ["A dog", "A cat"]
-    assert upper(document, "de").decode() == "source,de,fr\nA dog,A DOG,\nA cat,Katze,\n"
-    assert upper(document, "fr").decode() == "source,de,fr\nA dog,,A DOG\nA cat,Katze,A CAT\n"
+def test_the_target_language_chooses_the_column():
+    table = "source,de,fr\nA dog,,\nA cat,Katze,\n"
+    assert upper(parsed(table, "", "de")).decode() == "source,de,fr\nA dog,A DOG,\nA cat,Katze,\n"
+    assert upper(parsed(table, "", "fr")).decode() == "source,de,fr\nA dog,,A DOG\nA cat,Katze,A CAT\n"
 
 
 @few_and_many(10, 500, st.lists(st.lists(st.text("qx ,;\"\n'=", max_size=8), min_size=3, max_size=3), max_size=5),
