@@ -7,7 +7,8 @@ sentences, placeholders, terms, translation, placement of the tags) are the same
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -99,6 +100,19 @@ class Document(Protocol):
         """
 
 
+@contextmanager
+def naming(name: str, error_class: type[UserError] = DocumentError) -> Iterator[None]:
+    """Put the name of a file before the place in the messages of DocumentErrors that the block raises.
+
+    error_class: class of the errors to raise, such as CorpusError for a file that is read as a corpus.
+    """
+    try:
+        yield
+    except DocumentError as error:
+        separator = ":" if str(error).startswith("line ") else ": "
+        raise error_class(f"{name}{separator}{str(error).removeprefix('line ')}") from error
+
+
 def require_block_size(characters: int, place: str) -> None:
     """Raise DocumentError if a block has too many characters."""
     if characters > MAX_BLOCK_CHARACTERS:
@@ -118,16 +132,21 @@ def require_size(data: bytes) -> None:
         raise DocumentError(f"the document has {len(data):,} bytes; {MAX_BYTES:,} are the maximum. Divide it.")
 
 
+def encoding_of(start: bytes, encoding: str = "utf-8") -> str:
+    """Return the encoding of a file by its byte order mark, else the given one. start: beginning of the file."""
+    # The mark of UTF-32 begins with that of UTF-16.
+    marks = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF32_LE: "utf-32-le", codecs.BOM_UTF32_BE: "utf-32-be",
+             codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+    return next((name for mark, name in marks.items() if start.startswith(mark)), encoding)
+
+
 def decode(data: bytes, encoding: str = "utf-8") -> tuple[str, str]:
     """Return the text of a document, and its encoding. A byte order mark stays in the text.
 
     encoding: encoding of a document without a byte order mark.
     """
     require_size(data)
-    # The mark of UTF-32 begins with that of UTF-16.
-    marks = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF32_LE: "utf-32-le", codecs.BOM_UTF32_BE: "utf-32-be",
-             codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
-    encoding = next((name for mark, name in marks.items() if data.startswith(mark)), encoding)
+    encoding = encoding_of(data, encoding)
     try:
         return str(data, encoding), encoding
     except UnicodeDecodeError as error:

@@ -5,13 +5,13 @@ Format: https://www.gnu.org/software/gettext/manual/html_node/PO-Files.html
 
 from __future__ import annotations
 
-import codecs
 import gettext
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from seq2seq.errors import CorpusError
+from seq2seq.formats.block import DocumentError, decode, naming
 from seq2seq.languages import is_same_language
 
 _STRINGS = r'((?:"(?:[^"\\]|\\.)*+"[ \t]*+)++)'
@@ -31,10 +31,6 @@ _NO_TRANSLATION = re.compile(
     r"(?i)\bdo(?:n't| not) translate(?: or \w++)?(?: (?:this|it))?(?: (?:text|string|message|entry))?\s*+(?:[.!(]|$)")
 PLURAL_NUMBER = 5
 """Number whose plural form is taken for the translation of msgid_plural. In Slavic and Arabic rules, 2 has another."""
-
-
-class MalformedCatalogue(ValueError):
-    """Error of `Catalogue`. The message begins with the line."""
 
 
 @dataclass(slots=True)
@@ -92,7 +88,6 @@ class Catalogue:
     """
 
     def __init__(self, text: str) -> None:
-        """Raises MalformedCatalogue: a line is malformed, or a message is incomplete."""
         self.messages = _parse(text)
         self.header = next((message.find("msgstr")[0] for message in self.messages
                             if not message.find("msgctxt") and not message.find("msgid")[0].value), None)
@@ -110,21 +105,9 @@ def declared_encoding(data: bytes) -> str:
 
 
 def catalogue_of(data: bytes, path: str) -> Catalogue:
-    """Parse a catalogue. path: name of the file in error messages."""
-    encoding = "utf-8-sig" if data.startswith(codecs.BOM_UTF8) else declared_encoding(data)
-    try:
-        return Catalogue(data.decode(encoding))
-    except MalformedCatalogue as error:
-        place, _, fault = str(error).removeprefix("line ").partition(": ")
-        raise CorpusError(f"{path}:{place}: {fault}") from None
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise CorpusError(f"{path}:{line}: byte 0x{data[error.start]:02x} is not "
-                          f"{encoding.upper().removesuffix('-SIG')}. Convert the file to UTF-8, or correct the charset "
-                          "in its header.") from None
-    except LookupError:
-        raise CorpusError(f"{path}: its encoding, {encoding}, is not known. Convert the file to UTF-8, and write "
-                          "charset=UTF-8 in its header.") from None
+    """Parse a catalogue of a corpus. path: name of the file in error messages."""
+    with naming(path, CorpusError):
+        return Catalogue(decode(data, declared_encoding(data))[0])
 
 
 def languages_of(catalogue: Catalogue) -> tuple[str, str]:
@@ -196,11 +179,7 @@ def _translations(message: Message, rule: str) -> list[str]:
 
 
 def _parse(text: str) -> list[Message]:
-    """Return the messages of a catalogue, except obsolete messages.
-
-    Raises:
-        MalformedCatalogue: a line is malformed, or a message is incomplete.
-    """
+    """Return the messages of a catalogue, except obsolete messages."""
     messages: list[Message] = []
     message = Message()
     position = 0
@@ -229,7 +208,7 @@ def _parse(text: str) -> list[Message]:
         if match is None and re.fullmatch(rf"\s*+domain\s++{_STRINGS}\s*+", line):
             continue
         if match is None:
-            raise MalformedCatalogue(f"line {number}: neither a comment nor a keyword with a string in double quotes: "
+            raise DocumentError(f"line {number}: neither a comment nor a keyword with a string in double quotes: "
                                      f"{stripped[:60]!r}. Correct it; msgfmt --check shows all such lines.")
         keyword, index = match[1], match[2]
         if keyword in ("msgid", "msgctxt") and message.find("msgstr"):
@@ -241,12 +220,12 @@ def _parse(text: str) -> list[Message]:
                     or (message.find(keyword) and index is None) \
                     or (keyword in ("msgstr", "msgid_plural") and not message.find("msgid")) \
                     or (keyword == "msgstr" and (index is None) == bool(message.find("msgid_plural"))):
-                raise MalformedCatalogue(f"line {number}: {keyword} is not expected here. Each message has one msgid, "
+                raise DocumentError(f"line {number}: {keyword} is not expected here. Each message has one msgid, "
                                          "and one msgstr or, after msgid_plural, msgstr[0], msgstr[1] and so on.")
             message.fields.append(Field(keyword, number, begin + line.index(keyword)))
             message.begin = begin if message.begin < 0 else message.begin
         elif not message.fields:
-            raise MalformedCatalogue(f"line {number}: a string without a keyword. Write msgid or msgstr before it.")
+            raise DocumentError(f"line {number}: a string without a keyword. Write msgid or msgstr before it.")
         last = message.fields[-1]
         last.end = begin + len(line.rstrip())
         last.strings.append("".join(_unescape(string, number) for string in _STRING.findall(match[3])))
@@ -257,7 +236,7 @@ def _parse(text: str) -> list[Message]:
 
 def _complete(message: Message) -> Message:
     if not message.find("msgstr"):
-        raise MalformedCatalogue(f"line {message.fields[0].line}: the message has no msgstr. Add an empty one.")
+        raise DocumentError(f"line {message.fields[0].line}: the message has no msgstr. Add an empty one.")
     for one in message.fields:
         one.value = "".join(one.strings)
     return message
@@ -269,7 +248,7 @@ def _unescape(string: str, line: int) -> str:
         if octal or hexadecimal:
             return chr(int(octal, 8) if octal else int(hexadecimal, 16))
         if letter not in CONTROLS:
-            raise MalformedCatalogue(f"line {line}: \\{letter} is not an escape of PO. Write \\\\{letter}, or "
+            raise DocumentError(f"line {line}: \\{letter} is not an escape of PO. Write \\\\{letter}, or "
                                      f"{letter}.")
         return CONTROLS[letter]
     return _ESCAPE.sub(character, string) if "\\" in string else string

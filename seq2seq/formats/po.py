@@ -11,8 +11,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from seq2seq.formats.block import Block, DocumentError
-from seq2seq.formats.catalogue import CONTROLS, Catalogue, Field, MalformedCatalogue, Message, declared_encoding
+from seq2seq.formats.block import Block
+from seq2seq.formats.catalogue import CONTROLS, Catalogue, Field, Message, declared_encoding
 from seq2seq.formats.placeholders import Placeholders
 from seq2seq.formats.plurals import MAX_FORMS, gettext_language, gettext_rule, singular_forms
 from seq2seq.formats.spans import Edit, replace_spans
@@ -37,10 +37,7 @@ class PoDocument(UnitDocument):
         return decode_text(data, declared_encoding(data))
 
     def find_units(self) -> Iterator[Unit]:
-        try:
-            catalogue = Catalogue(self.text)
-        except MalformedCatalogue as error:
-            raise DocumentError(str(error)) from None
+        catalogue = Catalogue(self.text)
         self._messages, self._header, self._value_of = catalogue.messages, catalogue.header, catalogue.value_of
         self.source_languages = {self._value_of("X-Source-Language")}
         self.target_languages = {self._value_of("Language") for message in self._messages

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from importlib import import_module
 from pathlib import PurePath
 from xml.parsers import expat
 
 from seq2seq.errors import UserError
 from seq2seq.files import UTF16_MARKS, compression_of
-from seq2seq.formats.block import Document, DocumentError
+from seq2seq.formats.block import Document, DocumentError, naming
 from seq2seq.formats.xml_tokens import decode_xml
 from seq2seq.languages import LANGUAGES, is_language, is_same_language, main_language
 
@@ -123,16 +123,6 @@ def parse(data: bytes, format: str, name: str, source_language: str, target_lang
         _require_language("texts", document.source_languages, source_language)
         _require_language("translations", document.target_languages, target_language)
     return document
-
-
-@contextmanager
-def naming(name: str) -> Iterator[None]:
-    """Put the name of a document before the place in the messages of DocumentErrors that the block raises."""
-    try:
-        yield
-    except DocumentError as error:
-        separator = ":" if str(error).startswith("line ") else ": "
-        raise DocumentError(f"{name}{separator}{str(error).removeprefix('line ')}") from error
 
 
 def _require_text(data: bytes) -> None:

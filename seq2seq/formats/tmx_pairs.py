@@ -10,7 +10,8 @@ from itertools import chain, islice
 from xml.parsers import expat
 
 from seq2seq.errors import CorpusError
-from seq2seq.files import MAX_LINE_BYTES, UTF16_MARKS
+from seq2seq.files import MAX_LINE_BYTES
+from seq2seq.formats.xml_tokens import DECLARATION_BYTES, FORBIDDEN, xml_encoding
 from seq2seq.languages import subtags
 
 # Elements that contain inline markup of a word processor. <hi> and <sub> (a footnote) are not included, because they
@@ -30,11 +31,7 @@ _BREAK = re.compile(rf"</?(?:{_ELEMENTS})\d*(?:\s[^<>]*)?/?>|"
                     r"[{\[](?:br|tab|nl|lf|newline|line-?break)[}\]]|\\(?:line|par|tab|page|column|sect|cell|row)\b|"
                     r"\\[nrt](?![a-z])|&#(?:x0*[9AD]|0*(?:9|10|13));|[\n\r\t]", re.IGNORECASE)
 _SPACE = re.compile(r"\s+|(?:&(?:nbsp|ensp|emsp|thinsp|#160|#xa0|#32|#x20);)+|\\~|<nbsp\d*/>", re.IGNORECASE)
-FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that XML does not allow."""
 _REFERENCE = re.compile(r"&#(?:x([0-9A-Fa-f]{1,8})|([0-9]{1,10}));")
-_DECLARED = re.compile(rb"""<\?xml[^>]*?encoding\s*=\s*["']([A-Za-z0-9._-]+)["']""")
-_DECLARATION_BYTES = 200
 _REFERENCE_CHARACTERS = 14
 """Maximum length of a character reference, which two blocks of a file may share."""
 _CODE_SPACE = "\0"
@@ -81,6 +78,7 @@ class UnitReader:
         self.unit: Unit | None = None
         self.open: list[str] = []                                               # names of the open elements
         self.preserved = [False]                                                # xml:space of the open elements
+        self.translated = [True]                                                # `translate` of the open elements
         self.parser = expat.ParserCreate("utf-8")                               # for a declaration of another encoding
         self.parser.buffer_text = True
         self.parser.StartElementHandler = self._start
@@ -126,6 +124,7 @@ class UnitReader:
         self.open.append(name)
         space = attributes.get("xml:space")
         self.preserved.append(self.preserved[-1] if space is None else space == "preserve")
+        self.translated.append({"no": False, "yes": True}.get(attributes.get("translate", ""), self.translated[-1]))
         unit = self.unit
         if unit is not None and name in self.markup:
             unit.markup_depth += 1
@@ -137,6 +136,7 @@ class UnitReader:
 
     def _end(self, name: str) -> None:
         unit, preserved = self.unit, self.preserved.pop()
+        self.translated.pop()
         name = self.open[-1]
         if unit is not None and unit.text is not None and self.ends_text(name):
             unit.variants.append((unit.language, _without_layout("".join(unit.text), preserved)))
@@ -242,10 +242,10 @@ def _as_utf8(blocks: Iterable[bytes], path: str, on_forbidden: Callable[[int], N
     blocks, start = iter(blocks), b""
     for block in blocks:
         start += block
-        if len(start) >= _DECLARATION_BYTES:
+        if len(start) >= DECLARATION_BYTES:
             break
-    encoding = _encoding(start)
-    lines, rest = 1, ""
+    encoding = xml_encoding(start)
+    lines, rest, is_first = 1, "", True
 
     def replaced(text: str, position: int) -> str:
         on_forbidden(lines + text.count("\n", 0, position))
@@ -256,6 +256,8 @@ def _as_utf8(blocks: Iterable[bytes], path: str, on_forbidden: Callable[[int], N
         decoder = codecs.getincrementaldecoder(encoding)()
         for block, last in chain(((block, False) for block in chain([start], blocks)), [(b"", True)]):
             text = rest + decoder.decode(block, last)
+            if is_first:                                                        # with the byte order mark
+                text, is_first = text.removeprefix("\ufeff"), False
             cut = len(text) if last else text.find("&", max(0, len(text) - _REFERENCE_CHARACTERS))
             text, rest = (text, "") if cut < 0 else (text[:cut], text[cut:])
             if FORBIDDEN.search(text):
@@ -268,26 +270,11 @@ def _as_utf8(blocks: Iterable[bytes], path: str, on_forbidden: Callable[[int], N
     except UnicodeDecodeError as error:
         lines += str(error.object[:error.start], encoding, "replace").count("\n") + rest.count("\n")
         raise CorpusError(f"{path}:{lines}: byte 0x{error.object[error.start]:02x} is not "
-                          f"{encoding.upper().removesuffix('-SIG')}, the encoding of the file. Correct the encoding in "
+                          f"{encoding.upper()}, the encoding of the file. Correct the encoding in "
                           "its first line, or convert the file to UTF-8.") from error
     except (LookupError, ValueError) as error:
         raise CorpusError(f"{path}: its encoding, {encoding}, is not known. Convert the file to UTF-8, and change the "
                           "encoding in its first line to UTF-8.") from error
-
-
-def _encoding(start: bytes) -> str:
-    """Return the encoding of an XML file that begins with `start`: by its byte order mark, else as declared."""
-    if start.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
-        return "utf-32"
-    if start.startswith(UTF16_MARKS):
-        return "utf-16"
-    if start[:2] in (b"<\0", b"\0<"):
-        return "utf-16-le" if start[:1] == b"<" else "utf-16-be"
-    declared = _DECLARED.match(start[:_DECLARATION_BYTES])
-    encoding = declared[1].decode().lower() if declared else "utf-8"
-    # A declaration that can be read as ASCII is not UTF-16, whatever it says; programs copy it from text in memory.
-    is_wrong = encoding.replace("_", "-").startswith(("utf-16", "utf-32", "utf16", "utf32", "ucs"))
-    return "utf-8-sig" if is_wrong or encoding in ("utf-8", "utf8") else encoding
 
 
 def _is_allowed(reference: re.Match[str]) -> bool:

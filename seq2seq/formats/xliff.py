@@ -15,12 +15,10 @@ from seq2seq.formats.spans import Edit, replace_spans
 from seq2seq.formats.texts import is_text, trim
 from seq2seq.formats.tmx_pairs import separates_words
 from seq2seq.formats.units import Unit
-from seq2seq.formats.xliff_pairs import LANGUAGES, UNTRANSLATED_STATES
+from seq2seq.formats.xliff_pairs import LANGUAGES, progress
 from seq2seq.formats.xml_tokens import XmlToken
 from seq2seq.formats.xml_units import Role, XmlDocument, with_attribute
 from seq2seq.languages import is_same_language
-
-_FINAL = {"final", "signed-off", "reviewed"}
 
 
 class _Form(NamedTuple):
@@ -44,7 +42,7 @@ class XliffDocument(XmlDocument):
     def find_units(self) -> Iterator[Unit]:
         version = self.tokens[self.xml.root].attributes.get("version", "")
         self._version = version[:1]
-        if self._version not in UNTRANSLATED_STATES:
+        if self._version not in LANGUAGES:
             raise DocumentError(f"the document is XLIFF '{version}', not 1.2, 2.0 or 2.1.")
         translated, preserved = [True], [False]
         file = self.xml.root                                                    # element that names the languages
@@ -76,8 +74,8 @@ class XliffDocument(XmlDocument):
         keeper = target if self._version == "1" else holder
         state = self.tokens[keeper].attributes.get("state", "") if keeper is not None else ""
         has_target = target is not None and not xml.is_empty(target)
-        if state in _FINAL or self.tokens[holder].attributes.get("approved") == "yes" or (
-                has_target and state not in UNTRANSLATED_STATES[self._version]):
+        is_approved = self.tokens[holder].attributes.get("approved") == "yes"
+        if progress(state, is_approved, has_target) != "untranslated":
             if target is not None and is_text(xml.content(target).text):
                 self.target_languages.add(self._language(target, file, target=True))
             return

@@ -12,11 +12,14 @@ from dataclasses import dataclass, field
 from typing import Literal
 from xml.parsers import expat
 
-from seq2seq.formats.block import MAX_DEPTH, MAX_TAGS, DocumentError, decode, require_count
-from seq2seq.formats.tmx_pairs import FORBIDDEN
+from seq2seq.formats.block import MAX_DEPTH, MAX_TAGS, DocumentError, decode, encoding_of, require_count
 
 XmlKind = Literal["open", "close", "alone", "text", "comment", "other"]
 _DECLARED = re.compile(rb"""<\?xml[^>]*?encoding\s*=\s*["']([A-Za-z0-9._-]+)["']""")
+DECLARATION_BYTES = 200
+"""Number of bytes at the beginning of a file in which its encoding is declared."""
+FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that XML does not allow."""
 _NO_ATTRIBUTES: Mapping[str, str] = {}
 _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "\r": "&#13;"}
 
@@ -44,9 +47,22 @@ class XmlToken:
 
 
 def decode_xml(data: bytes) -> tuple[str, str]:
-    """Decode an XML document; see `decode`. A byte order mark has priority over the declaration."""
-    declared = _DECLARED.match(data[:200])
-    return decode(data, declared[1].decode().lower() if declared else "utf-8")
+    """Decode an XML document; see `decode` and `xml_encoding`."""
+    return decode(data, xml_encoding(data[:DECLARATION_BYTES]))
+
+
+def xml_encoding(start: bytes) -> str:
+    """Return the encoding of an XML file: by its byte order mark, else as declared, else UTF-8.
+
+    start: its beginning, of at least DECLARATION_BYTES if the file has as many.
+    """
+    if start[:2] in (b"<\0", b"\0<"):
+        return "utf-16-le" if start[:1] == b"<" else "utf-16-be"
+    declared = _DECLARED.match(start)
+    encoding = declared[1].decode().lower() if declared else "utf-8"
+    # A declaration that can be read as ASCII is not UTF-16, whatever it says; programs copy it from text in memory.
+    is_wrong = encoding.replace("_", "-").startswith(("utf-16", "utf-32", "utf16", "utf32", "ucs"))
+    return encoding_of(start, "utf-8" if is_wrong else encoding)
 
 
 def xml_tokens(text: str, is_fragment: bool = False) -> list[XmlToken]:

@@ -17,8 +17,8 @@ import numpy as np
 from seq2seq.data.glossary import Glossary
 from seq2seq.documents.divided_document import DividedDocument
 from seq2seq.errors import CorpusError, OptionError, RequestError, UserError
-from seq2seq.formats.block import Document
-from seq2seq.formats.registry import FORMATS, OFFICE, naming, parse
+from seq2seq.formats.block import Document, naming
+from seq2seq.formats.registry import FORMATS, OFFICE, parse
 from seq2seq.languages import language_name, resolve, suggestion_for
 from seq2seq.serve.detection import Detected, Detector
 from seq2seq.serve.directions import Directions
