@@ -8,6 +8,7 @@ from pathlib import Path
 
 import polib
 import pytest
+from format_kit import TRANSLATORS, check_texts, check_translator
 from translate.storage import aresource, properties, resx, tmx, ts2, xliff, yaml
 from unchanged_documents import unchanged, upper
 
@@ -75,6 +76,12 @@ def parsed(format, text, encoding="utf-8"):
     return parse(text.encode(encoding), format, "name", "en", "de")
 
 
+def reader(name, source_language="en"):
+    """Return the function that opens documents in the format of a sample."""
+    format = format_of_sample(name)
+    return lambda data: parse(data, format, "name", source_language, "de")
+
+
 def test_every_format_of_text_has_a_sample():
     assert {*map(format_of_sample, BLOCKS)} == {*FORMATS} - {"docx", "pptx", "odt"}
     assert {*BLOCKS} == {path.name for path in SAMPLES.iterdir() if ".upper." not in path.name}
@@ -83,12 +90,22 @@ def test_every_format_of_text_has_a_sample():
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])
 @pytest.mark.parametrize("name", BLOCKS)
 def test_only_the_texts_of_a_document_change(name, line_end):
-    source = sample(name).replace("\n", line_end)
-    document = parsed(format_of_sample(name), source)
-    assert [(block.text.replace("\r\n", "\n"), block.place) for block in document.blocks] == [
-        (text, f"line {line}") for text, line in BLOCKS[name]]
-    assert unchanged(document) == source.encode()
-    assert upper(document).decode() == sample(name, ".upper").replace("\n", line_end)
+    check_texts(reader(name), sample(name), BLOCKS[name], sample(name, ".upper"), line_end)
+
+
+TRANSLATED_ONCE = {"po", "xliff", "ts", "tmx", "xcstrings", "csv"}
+"""Formats with a place for the translation, whose texts are not translated again."""
+SUBTITLES = {"srt", "vtt", "ass"}
+"""Formats that divide a translation anew."""
+
+
+@pytest.mark.parametrize("translator", TRANSLATORS)
+@pytest.mark.parametrize("name", BLOCKS)
+def test_a_format_reads_what_it_has_written(name, translator):
+    format = format_of_sample(name)
+    again = reader(name, "en" if format in TRANSLATED_ONCE else "de")           # YAML and ARB name their language
+    check_translator(reader(name), sample(name), TRANSLATORS[translator], again,
+                     format not in TRANSLATED_ONCE | SUBTITLES)
 
 
 def declared(text, encoding):
