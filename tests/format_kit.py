@@ -36,7 +36,7 @@ def check_texts(read, source, blocks, translated, line_end="\n"):
     """
     data = source.replace("\n", line_end).encode()
     document = read(data)
-    assert [(block.text.replace("\r\n", "\n"), block.place) for block in document.blocks] == [
+    assert [(block.text.replace("\r\n", "\n").replace("\r", "\n"), block.place) for block in document.blocks] == [
         (text, f"line {line}") for text, line in blocks]
     assert unchanged(document) == data
     assert upper(document).decode() == translated.replace("\n", line_end)

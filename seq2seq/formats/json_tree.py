@@ -15,11 +15,10 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}\[\],:]|[^\s{}\[\],:"]++')
 
 @dataclass(slots=True)
 class JsonNode:
-    """Value. begin, end: its span in the document. line: number of its first line. value: a string, number, boolean or
-    None; None for objects and arrays. members: values of an object by key. key_begin: place of its key in an object."""
+    """Value. begin, end: its span in the document. value: a string, number, boolean or None; None for objects and
+    arrays. members: values of an object by key. key_begin: place of its key in an object."""
 
     begin: int
-    line: int
     end: int = 0
     value: Any = None
     members: dict[str, JsonNode] = field(default_factory=dict)
@@ -62,7 +61,6 @@ def parse_json_tree(text: str) -> JsonNode:
     root: JsonNode | None = None
     levels: list[tuple[JsonNode, bool]] = []                                    # value; True if it is an object
     key: tuple[str, int] | None = None
-    line, counted = 1, 0
     for match in _TOKEN.finditer(text.replace("\ufeff", " ", 1) if text.startswith("\ufeff") else text):
         token = match[0]
         if token in ",:":
@@ -73,14 +71,14 @@ def parse_json_tree(text: str) -> JsonNode:
         if levels and levels[-1][1] and key is None:
             key = read_any_json(token), match.start()
             continue
-        line, counted = line + text.count("\n", counted, match.start()), match.start()
-        node = JsonNode(match.start(), line, match.end(), key_begin=key[1] if key else 0)
+        node = JsonNode(match.start(), match.end(), key_begin=key[1] if key else 0)
         if levels and levels[-1][1] and key:
             levels[-1][0].members[key[0]] = node
         key, root = None, root or node
         if token in "{[":
             levels.append((node, token == "{"))
             if len(levels) > MAX_NESTING:
+                line = text.count("\n", 0, match.start()) + 1
                 raise DocumentError(f"line {line}: values are nested more than {MAX_NESTING} deep. Simplify it.")
         else:
             node.value = read_any_json(token)

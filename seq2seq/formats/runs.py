@@ -48,17 +48,16 @@ class RunDocument(UnitDocument):
     def find_units(self) -> Iterator[Unit]:
         self.markup: list[tuple[int, int]] = []
         begin = self.begin
-        line = 1
         for is_separator, group in groupby(self.tokens(), lambda token: token.kind == "other"):
             run = list(group)
             raw = "".join(token.raw for token in run)
             if not is_separator and any(token.kind == "text" and is_translatable(token.text) for token in run):
                 text = "".join(token.text for token in run)
-                yield Unit(begin, begin + len(raw), (self.block(text, _tags(run), f"line {line}"),), info=run)
+                block = self.block(text, _tags(run), f"line {self.line_at(begin)}")
+                yield Unit(begin, begin + len(raw), (block,), info=run)
             else:
                 self.markup.append((begin, begin + len(raw)))
             begin += len(raw)
-            line += raw.count("\n")
 
 
 def _tags(run: Sequence[Token]) -> tuple[Tag, ...]:

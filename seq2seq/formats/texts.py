@@ -62,6 +62,13 @@ def decode_text(data: bytes, encoding: str = "utf-8") -> tuple[str, str]:
     return text, encoding
 
 
+def line_end_of(text: str) -> str:
+    """Return the line end of a document; a line feed if it has several kinds, or one line."""
+    if "\n" not in text:
+        return "\r" if "\r" in text else "\n"
+    return "\r\n" if "\r\n" in text else "\n"
+
+
 def join_surrogates(text: str) -> str:
     r"""Join the halves of surrogate pairs, which are separate after escapes such as `\ud83d\ude00` are decoded."""
     return re.sub("[\ud800-\udbff][\udc00-\udfff]",

@@ -11,13 +11,12 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain, islice
 from typing import Any
 
 from seq2seq.formats.block import Block
 from seq2seq.formats.plurals import plural_sources
 from seq2seq.formats.spans import Edit, replace_spans
-from seq2seq.formats.texts import decode_text, trim
+from seq2seq.formats.texts import decode_text, line_end_of, trim
 
 
 @dataclass(slots=True, eq=False)
@@ -76,11 +75,14 @@ class UnitDocument:
         self.unread: list[str] = []
         self.left_out: list[str] = []
         self.text, self.encoding = self.decode(data)
-        self.line_end = "\r\n" if "\r\n" in self.text else "\n"
+        self.line_end = line_end_of(self.text)
         self.units = list(self.find_units())
         self.blocks = [block for unit in self.units for block in unit.blocks]
         for unit in self.units:
             if unit.plural:
+                earlier = unit.plural.units.get(unit.category)
+                if earlier:                                                     # a category twice: the last one counts
+                    earlier.plural = None
                 unit.plural.units[unit.category] = unit
 
     # What a format has. The first two are enough for a format of strings.
@@ -133,12 +135,21 @@ class UnitDocument:
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
         self.left_out = list(self.unread)
-        new = _by_unit(self.units, translations)
-        changed = [unit for unit, blocks in new.items() if _differ(unit.blocks, blocks)]
-        edits = {unit: list(self.edits(unit, new[unit], target_language)) for unit in changed}
-        others = [edit for plural in dict.fromkeys(unit.plural for unit in changed if unit.plural)
-                  for edit in self._fill(plural, new, target_language, edits)]
-        return self.finish([*chain.from_iterable(edits.values()), *others], target_language)
+        edits: list[Edit] = []
+        plurals: dict[int, tuple[Plural, dict[str, Block]]] = {}                # with their translations by category
+        position = 0
+        for unit in self.units:
+            blocks = translations[position:position + len(unit.blocks)]
+            position += len(unit.blocks)
+            if unit.plural:
+                plurals.setdefault(id(unit.plural), (unit.plural, {}))[1][unit.category] = blocks[0]
+            elif _differ(unit.blocks, blocks):
+                edits += self.edits(unit, blocks, target_language)
+        if position != len(translations):
+            raise ValueError(f"{len(translations)} translations of {position} blocks")
+        for plural, new in plurals.values():
+            edits += self._plural_edits(plural, new, target_language)
+        return self.finish(edits, target_language)
 
     def finish(self, edits: list[Edit], language: str) -> bytes:
         """Return the document with its edits; none: the document as it is."""
@@ -146,34 +157,25 @@ class UnitDocument:
             edits = [*edits, *self.other_edits(language)]
         return self.encode(replace_spans(self.text, edits))
 
-    def _fill(self, plural: Plural, new: Mapping[Unit, list[Block]], language: str, edits: dict[Unit, list[Edit]]
-              ) -> Iterator[Edit]:
-        """Give a plural the categories of a language: change `edits`, and yield the edits that add and remove entries.
-        """
+    def _plural_edits(self, plural: Plural, new: Mapping[str, Block], language: str) -> Iterator[Edit]:
+        """Yield the edits that give a plural its translations by category, and the categories of the language."""
         units = plural.units
-        if "other" not in units or len(units) < plural.least:
+        changed = {category for category, unit in units.items() if _differ(unit.blocks, [new[category]])}
+        if not changed:
             return
-        texts = {category: unit.blocks[0].serialize(str) for category, unit in units.items()}
-        sources = plural_sources(texts, language)
-        for category, span in plural.entries.items():
-            if category not in sources and span is not None:
-                if category in units:
-                    edits.pop(units[category], None)
-                yield *span, ""
-        for category, source in sources.items():
-            translation = new[units[source]]
-            if category not in plural.entries:
-                yield self.added(units["other"], category, translation[0])
-            elif category != source and category in units:
-                edits[units[category]] = list(self.edits(units[category], translation, language))
-
-
-def _by_unit(units: Sequence[Unit], translations: Sequence[Block]) -> dict[Unit, list[Block]]:
-    """Return the translations of each unit's blocks."""
-    if len(translations) != sum(len(unit.blocks) for unit in units):
-        raise ValueError("one translation is needed for each block")
-    blocks = iter(translations)
-    return {unit: list(islice(blocks, len(unit.blocks))) for unit in units}
+        sources, removed = {category: category for category in units}, {}
+        if "other" in units and len(units) >= plural.least:
+            texts = {category: unit.blocks[0].serialize(str) for category, unit in units.items()}
+            sources = plural_sources(texts, language)
+            removed = {category: span for category, span in plural.entries.items() if category not in sources and span}
+        for category, unit in units.items():
+            source = sources.get(category, category)
+            if category not in removed and (category in changed or source != category):
+                yield from self.edits(unit, [new[source]], language)
+        for begin, end in removed.values():
+            yield begin, end, ""
+        for category in [one for one in sources if one not in plural.entries]:
+            yield self.added(units["other"], category, new[sources[category]])
 
 
 def _differ(old: Sequence[Block], new: Sequence[Block]) -> bool:

@@ -45,7 +45,8 @@ class XcstringsDocument(UnitDocument):
             found = node.find("localizations", source)
             value = read_any_json(self.text[found.begin:found.end]) if found else {"stringUnit": {"value": key}}
             texts = [unit for unit in _units(value) if isinstance(unit.get("value"), str) and is_message(unit["value"])]
-            blocks = [trim(Block(unit["value"], place=f"line {(found or node).line}", keeps_lines=True,
+            place = f"line {self.line_at((found or node).begin)}"
+            blocks = [trim(Block(unit["value"], place=place, keeps_lines=True,
                                  syntax=("dates", "printf", *IN_STRINGS)))[1] for unit in texts]
             for number, unit in enumerate(texts):
                 unit["value"] = number, unit["value"]                           # a tuple, which JSON does not have

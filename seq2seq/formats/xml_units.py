@@ -11,7 +11,7 @@ from typing import Any, Literal
 from seq2seq.formats.block import Block, DocumentError, require_block_size
 from seq2seq.formats.inline_tags import Tag, TagKind
 from seq2seq.formats.spans import replace_spans
-from seq2seq.formats.texts import trim
+from seq2seq.formats.texts import line_end_of, trim
 from seq2seq.formats.tmx_pairs import MARKUP_ELEMENTS, separates_words
 from seq2seq.formats.units import Unit, UnitDocument, unit_of
 from seq2seq.formats.xml_tokens import XmlToken, decode_xml, escape_xml, xml_tokens
@@ -36,7 +36,7 @@ class XmlFile:
         self.text, self.encoding = decode_xml(data)
         self.tokens = xml_tokens(self.text)
         self._begins = list(accumulate((len(token.raw) for token in self.tokens), initial=0))
-        self._line_end = "\r\n" if "\r\n" in self.text else "\n"
+        self._line_end = line_end_of(self.text)
         self.ends: dict[int, int] = {}
         stack: list[int] = []
         for index, token in enumerate(self.tokens):

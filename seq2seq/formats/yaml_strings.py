@@ -137,8 +137,8 @@ class YamlDocument(UnitDocument):
     def _block_scalar(self, node: ScalarNode, raw: str, new: str) -> str:
         """Return a block scalar, whose text stands on the lines after `|` or `>`. raw: source of the old scalar. new:
         text without white space at its edges."""
-        header, line_end, content = raw.partition("\n")
-        first = next(line for line in content.split("\n") if line.strip())
+        header, line_end, content = re.split(r"(\r\n|\r|\n)", raw, maxsplit=1)
+        first = next(line for line in re.split(r"[\r\n]", content) if line.strip())
         inner = next(line for line in node.value.split("\n") if line.strip())
         indent = " " * ((len(first) - len(first.lstrip(" "))) - (len(inner) - len(inner.lstrip(" "))))
         lines = new.split("\n")

@@ -2,6 +2,7 @@
 
 import pytest
 from document_translators import translated
+from unchanged_documents import upper
 
 from seq2seq.formats.android import AndroidDocument
 from seq2seq.formats.block import Block
@@ -23,6 +24,13 @@ def written(content, translation):
     (r"\nabc\n", "d", r"\nd\n"), (r"\u0022a\u0022", '"b"', r"\"b\"")])
 def test_special_characters_of_a_translation_are_escaped(content, translation, expected):
     assert written(content, translation) == expected
+
+
+def test_a_category_that_occurs_twice_is_translated_twice():
+    text = '<resources><plurals name="a"><item quantity="one">A b</item><item quantity="one">C d</item>' \
+           '<item quantity="other">E f</item></plurals></resources>'
+    assert upper(AndroidDocument(text.encode())).decode() == text.replace("A b", "A B").replace("C d", "C D").replace(
+        "E f", "E F")
 
 
 def test_tags_inside_of_cdata_are_tags():

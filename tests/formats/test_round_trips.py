@@ -87,9 +87,11 @@ def test_every_format_of_text_has_a_sample():
     assert {*BLOCKS} == {path.name for path in SAMPLES.iterdir() if ".upper." not in path.name}
 
 
-@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+@pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("name", BLOCKS)
 def test_only_the_texts_of_a_document_change(name, line_end):
+    if line_end == "\r" and format_of_sample(name) in ("po", "markdown", "xcstrings"):
+        pytest.skip("in this format, a carriage return alone ends no line")
     check_texts(reader(name), sample(name), BLOCKS[name], sample(name, ".upper"), line_end)
 
 
