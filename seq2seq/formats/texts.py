@@ -26,12 +26,6 @@ def trim(block: Block) -> tuple[str, Block, str]:
     return text[:begin], replace(block, text=text[begin:end], tags=moved), text[end:]
 
 
-def with_margins(source: str, translation: str) -> str:
-    """Return a translation with the leading and trailing white space of its source text, which `trim` removed."""
-    before, _, after = trim(Block(source))
-    return before + translation + after
-
-
 def is_text(text: str) -> bool:
     """Return True if a string has a letter and no surrogate without its pair, which could not be encoded."""
     return is_translatable(text) and (text.isascii() or not any("\ud800" <= one <= "\udfff" for one in text))

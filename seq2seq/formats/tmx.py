@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from seq2seq.formats.block import Block, DocumentError
 from seq2seq.formats.spans import Edit
 from seq2seq.formats.texts import is_text
+from seq2seq.formats.tmx_pairs import variant_language
 from seq2seq.formats.units import Unit, unit_of
 from seq2seq.formats.xml_tokens import XmlToken
 from seq2seq.formats.xml_units import Role, XmlDocument, with_attribute
@@ -28,7 +29,7 @@ class TmxDocument(XmlDocument):
 
     def find_units(self) -> Iterator[Unit]:
         source, target = self.languages
-        languages = sorted({_language(token) for token in self.tokens if token.local_name == "tuv"
+        languages = sorted({variant_language(token.attributes) for token in self.tokens if token.local_name == "tuv"
                             and token.kind == "open"})
         if source and languages and not any(_same_language(one, source) for one in languages):
             raise DocumentError(f"no unit has a text in the source language {source}; the languages are "
@@ -48,7 +49,7 @@ class TmxDocument(XmlDocument):
     def _variant(self, unit: int, language: str) -> int | None:
         """Return the first <tuv> element in a language; None if there is none."""
         return next((one for one in self.xml.children(unit, "tuv")
-                     if language and _same_language(_language(self.tokens[one]), language)), None)
+                     if language and _same_language(variant_language(self.tokens[one].attributes), language)), None)
 
     def edits(self, unit: Unit, blocks: Sequence[Block], language: str) -> Iterator[Edit]:
         """Yield the edit that adds a <tuv> element after the one of the source language."""
@@ -59,10 +60,6 @@ class TmxDocument(XmlDocument):
         yield unit.begin, unit.end, (
             f"{xml.margin(variant)}{opening}{xml.margin(segment)}{self.tokens[segment].raw}"
             f"{self.write(unit, blocks[0])}{self.tokens[xml.ends[segment]].raw}{xml.margin(end)}</{name}>")
-
-
-def _language(token: XmlToken) -> str:
-    return token.attributes.get("xml:lang", token.attributes.get("lang", ""))
 
 
 def _same_language(one: str, other: str) -> bool:

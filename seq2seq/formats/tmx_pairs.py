@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from xml.parsers import expat
@@ -17,8 +17,6 @@ from seq2seq.languages import subtags
 # Elements that contain inline markup of a word processor. <hi> and <sub> (a footnote) are not included, because they
 # contain text.
 MARKUP_ELEMENTS = frozenset({"bpt", "ept", "it", "ph", "ut"})
-LANGUAGE_ATTRIBUTES = ("xml:lang", "lang")
-"""Attributes of a <tuv> that contain its language; `lang` is the attribute of TMX 1.1."""
 BREAK_TYPES = frozenset({"lb", "pb", "cb", "br", "tab", "linebreak", "softbreak", "pagebreak", "columnbreak",
                          "newline"})
 """Values of the attribute `type` of a native code that is a line, page or column break, or a tab; also with `x-`, and
@@ -45,6 +43,11 @@ def separates_words(code: str, type: str = "") -> bool:
     """
     kind = type.lower().removeprefix("x-").replace("-", "").replace("_", "")
     return kind in BREAK_TYPES or _BREAK.search(code) is not None
+
+
+def variant_language(attributes: Mapping[str, str]) -> str:
+    """Return the language of a <tuv> by its attributes; `lang` is the attribute of TMX 1.1."""
+    return attributes.get("xml:lang", attributes.get("lang", ""))
 
 
 @dataclass
@@ -95,7 +98,7 @@ class UnitReader:
         if name == "tu":
             self.unit = Unit()
         elif self.unit and name == "tuv":
-            self.unit.language = next((attributes[key] for key in LANGUAGE_ATTRIBUTES if key in attributes), "")
+            self.unit.language = variant_language(attributes)
         elif self.unit and name == "seg":
             self.begin_text()
 

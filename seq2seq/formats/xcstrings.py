@@ -15,10 +15,11 @@ from seq2seq.formats.block import IN_STRINGS, Block, DocumentError, require_coun
 from seq2seq.formats.json_tree import JsonNode, margin_before, parse_json_tree
 from seq2seq.formats.plurals import CATEGORIES, plural_sources
 from seq2seq.formats.spans import Edit
-from seq2seq.formats.texts import is_message, trim, with_margins
+from seq2seq.formats.texts import is_message, trim
 from seq2seq.formats.units import Unit, UnitDocument
 from seq2seq.languages import canonical
 
+_SYNTAX = ("dates", "printf", *IN_STRINGS)
 MAX_STRINGS = 200_000
 """Maximum number of strings of a catalogue. Each takes up to 2 kB of memory."""
 
@@ -46,16 +47,17 @@ class XcstringsDocument(UnitDocument):
             value = read_any_json(self.text[found.begin:found.end]) if found else {"stringUnit": {"value": key}}
             texts = [unit for unit in _units(value) if isinstance(unit.get("value"), str) and is_message(unit["value"])]
             place = f"line {self.line_at((found or node).begin)}"
-            blocks = [trim(Block(unit["value"], place=place, keeps_lines=True,
-                                 syntax=("dates", "printf", *IN_STRINGS)))[1] for unit in texts]
-            for number, unit in enumerate(texts):
-                unit["value"] = number, unit["value"]                           # a tuple, which JSON does not have
+            blocks: list[Block] = []
+            for unit in texts:
+                before, block, after = trim(Block(unit["value"], place=place, keeps_lines=True, syntax=_SYNTAX))
+                unit["value"] = before, len(blocks), after                      # a tuple, which JSON does not have
+                blocks.append(block)
             if blocks:
                 yield Unit(node.begin, node.end, blocks, info=(node, value))
 
     def edits(self, unit: Unit, blocks: Sequence[Block], language: str) -> Iterator[Edit]:
         """Yield the edit that adds a localization to a string."""
-        # That of the source language; in place of each text to translate, it has the index of the block, and the text.
+        # That of the source language; in place of a text to translate, it has the index of the block, with white space.
         node, localization = unit.info
         yield self._edit(node, self._code(language), self._translated(localization, blocks, language))
 
@@ -76,7 +78,8 @@ class XcstringsDocument(UnitDocument):
             unit = value["stringUnit"]
             text = unit.get("value")
             if isinstance(text, tuple):
-                text = with_margins(text[1], translations[text[0]].text)
+                before, number, after = text
+                text = before + translations[number].text + after
             written = dict(sorted((unit | {"state": "needs_review", "value": text}).items()))
             value = value | {"stringUnit": written}
         plural = value.get("plural")
