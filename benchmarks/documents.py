@@ -17,8 +17,8 @@ from statistics import median
 from benchmarks.measuring import environment
 from benchmarks.starting import SEQ2SEQ, run
 from seq2seq.documents.divided_document import DividedDocument
-from seq2seq.documents.formats.html import HtmlDocument
-from seq2seq.documents.formats.po import PoDocument
+from seq2seq.formats.html import HtmlDocument
+from seq2seq.formats.po import PoDocument
 
 PAGE_BYTES, MESSAGES = 2_000_000, 5_000
 

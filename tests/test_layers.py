@@ -17,14 +17,13 @@ import seq2seq
 PACKAGE = Path(seq2seq.__file__).parent
 
 # Chapters that train, translate and evaluate, and chapters around them.
-CORE = ["recipe", "tokenizers", "storage", "data", "model", "search", "inference", "translation", "evaluation",
-        "training"]
+CORE = ["recipe", "tokenizers", "storage", "formats", "data", "model", "search", "inference", "translation",
+        "evaluation", "training"]
 CHAPTERS = [*CORE, "check", "alignment", "interop", "documents", "serve", "cli"]
 TOP_LEVEL_MODULES = {"errors", "console", "signals", "devices", "languages", "files", "plug_ins"}
-WITHOUT_TORCH = ["recipe", "tokenizers", "errors", "console", "signals", "languages", "files", "plug_ins"]
+WITHOUT_TORCH = ["recipe", "tokenizers", "formats", "errors", "console", "signals", "languages", "files", "plug_ins"]
 ALSO_WITHOUT_TORCH = [("storage", "atomic"), ("storage", "locks"), ("data", "corpus"),
-                      ("data", "hub"), ("data", "tmx"), ("data", "xliff"), ("data", "po"), ("data", "parallel_text"),
-                      ("data", "cleaning"), ("data", "numbers"),
+                      ("data", "hub"), ("data", "parallel_text"), ("data", "cleaning"), ("data", "numbers"),
                       ("data", "pair_quality"), ("data", "language_identification"), ("data", "damaged_text"),
                       ("translation", "text_io"), ("translation", "unfinished_output")]
 # Packages that are slow to import or optional, so they must be imported inside the functions that need them.

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from seq2seq.data.alignment_links import AlignmentSettings
-from seq2seq.data.inline_tags import Tag, pair_tags
-from seq2seq.data.line_splitting import alignment_units
+from seq2seq.formats.inline_tags import Tag, pair_tags
+from seq2seq.tokenizers.line_splitting import alignment_units
 from seq2seq.translation.attention_maps import compute_pair_attention
 from seq2seq.translation.placement import place_tags
 

@@ -18,10 +18,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from seq2seq.data.glossary import Glossary, Term
-from seq2seq.data.line_splitting import alignment_units
 from seq2seq.data.word_alignment import WordAligner
 from seq2seq.documents.adherence import adherence
 from seq2seq.evaluation.scores import corpus_scores
+from seq2seq.tokenizers.line_splitting import alignment_units
 from seq2seq.translation.translator import Translator
 
 MIN_LETTERS = 4

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from seq2seq.data.alignment_links import AlignmentSettings, Link, extract_links
-from seq2seq.data.line_splitting import word_spans
+from seq2seq.tokenizers.line_splitting import word_spans
 from seq2seq.translation.attention_maps import PairAttention, compute_pair_attention
 from seq2seq.translation.translation import ReportProgress
 from seq2seq.translation.translator import Translator

@@ -39,16 +39,6 @@ from seq2seq.cli.options import (
     examples,
 )
 from seq2seq.data.parallel_text import require_as_many_lines
-from seq2seq.documents.block import MAX_BYTES
-from seq2seq.documents.registry import (
-    FORMATS,
-    SUFFIXES,
-    format_of,
-    names_lines,
-    naming,
-    root_element,
-    structure_of,
-)
 from seq2seq.errors import UserError
 from seq2seq.files import (
     BLOCK_BYTES,
@@ -58,6 +48,15 @@ from seq2seq.files import (
     is_binary,
     open_regular,
     sha256_of,
+)
+from seq2seq.formats.block import MAX_BYTES, naming
+from seq2seq.formats.registry import (
+    FORMATS,
+    SUFFIXES,
+    format_of,
+    names_lines,
+    root_element,
+    structure_of,
 )
 from seq2seq.signals import StopRequest, stopping_by_signal
 from seq2seq.translation.text_io import (
@@ -215,8 +214,8 @@ def translate(
         safety_net=safety_net, word_confidence=word_confidence or None, forbid=tuple(forbid) if forbid else None,
         sampling=sampling, temperature=temperature, top_p=top_p, seed=seed, fusion_weight=fusion_weight)
     from seq2seq.data.glossary import Glossary
-    from seq2seq.data.placeholders import Placeholders
     from seq2seq.documents.translate_document import divide_document, model_recipe, read_document
+    from seq2seq.formats.placeholders import Placeholders
     from seq2seq.storage.checkpoints import resolve_model_path
     from seq2seq.translation.output_faults import NOT_TRANSLATED
     from seq2seq.translation.sources import constrained_sources, growing_blocks

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from random import Random
 
 from seq2seq.data.alignment_links import Link
-from seq2seq.data.line_splitting import Span, word_spans
 from seq2seq.data.modifiers import SentencePair, Texts
 from seq2seq.languages import belongs_to_letter
+from seq2seq.tokenizers.line_splitting import Span, word_spans
 from seq2seq.tokenizers.term_markers import annotate
 
 TAGGED_WORDS = (1, 1, 2, 3, 4, 5)

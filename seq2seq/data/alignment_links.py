@@ -9,9 +9,9 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from seq2seq.data.line_splitting import Span
 from seq2seq.errors import CheckpointError
 from seq2seq.storage.checkpoints import bundle_metadata, resolve_model_path
+from seq2seq.tokenizers.line_splitting import Span
 
 Kind = Literal["cross", "encoder", "decoder", "context"]
 """Kind of attention; see `translation.attention_maps.PairAttention`."""

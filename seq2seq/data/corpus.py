@@ -19,9 +19,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from seq2seq.data.hub import hub_fault
 from seq2seq.data.parallel_text import NotParallelError, zip_parallel
-from seq2seq.data.po import catalogue_of, languages_of, read_catalogue
-from seq2seq.data.tmx import UnitReader, first_languages, read_units
-from seq2seq.data.xliff import XliffReader
 from seq2seq.errors import CorpusError
 from seq2seq.files import (
     BLOCK_BYTES,
@@ -34,6 +31,9 @@ from seq2seq.files import (
     parse_json,
     sha256_of,
 )
+from seq2seq.formats.catalogue import catalogue_of, languages_of, read_catalogue
+from seq2seq.formats.tmx_pairs import UnitReader, first_languages, read_units
+from seq2seq.formats.xliff_pairs import XliffReader
 from seq2seq.tokenizers.canonical_text import is_blank
 from seq2seq.tokenizers.context import PreviousSentences
 from seq2seq.tokenizers.source import Source

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from seq2seq.data.line_splitting import Span
 from seq2seq.data.words import MIN_STEM, lemmas, lower_case, same_word, words
 from seq2seq.errors import UserError
 from seq2seq.files import regular_bytes
 from seq2seq.languages import SPACELESS_CHARACTER
 from seq2seq.tokenizers.canonical_text import canonical
+from seq2seq.tokenizers.line_splitting import Span
 
 KEEP = frozenset(["do not translate", "dnt", "keep"])
 """Notes in the third column, converted to lower case, of terms that must stay as they are."""

@@ -11,7 +11,6 @@ from random import Random
 from seq2seq.data.aligned_phrases import tags, terms
 from seq2seq.data.alignment_links import Link
 from seq2seq.data.batching import derived_seed
-from seq2seq.data.line_splitting import word_spans
 from seq2seq.data.modifiers import (
     SentencePair,
     Texts,
@@ -24,6 +23,7 @@ from seq2seq.data.modifiers import (
 from seq2seq.data.word_alignment import WordAligner
 from seq2seq.languages import combining_marks
 from seq2seq.recipe.data_section import Augmentation
+from seq2seq.tokenizers.line_splitting import word_spans
 from seq2seq.tokenizers.source import Source
 
 # A number, or a word of letters that are not Chinese or Japanese: 用Python写 has the word Python. Combining marks,

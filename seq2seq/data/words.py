@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable
 from functools import cache, lru_cache
 
-from seq2seq.data.line_splitting import Span
 from seq2seq.languages import SPACELESS, combining_marks, main_language, spaceless_cluster
 from seq2seq.tokenizers.canonical_text import INVISIBLE
+from seq2seq.tokenizers.line_splitting import Span
 
 MIN_STEM = 4
 """Minimum length of the common beginning of two forms of one word, if the language has no lemmatizer."""

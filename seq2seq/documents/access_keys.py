@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from seq2seq.data.placeholders import Placeholders
-from seq2seq.data.spans import blanked
-from seq2seq.documents.block import Block
-from seq2seq.documents.spans import is_text
+from seq2seq.formats.block import Block
+from seq2seq.formats.placeholders import Placeholders
+from seq2seq.formats.spans import blanked
+from seq2seq.formats.texts import is_text
 from seq2seq.languages import SPACELESS_CHARACTER
 
 # `&` (Qt, Windows, KDE, Eclipse; `&&` in Visual Studio Code), `_` (GTK) and `~` (LibreOffice). `Q&A`, `&amp;`,

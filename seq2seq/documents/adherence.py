@@ -8,8 +8,8 @@ from typing import Any
 
 from seq2seq import console
 from seq2seq.data.glossary import Glossary
-from seq2seq.data.placeholders import Placeholders
 from seq2seq.evaluation.scores import Score, evaluate_tests
+from seq2seq.formats.placeholders import Placeholders
 from seq2seq.recipe import Recipe
 from seq2seq.tokenizers.source import Source
 from seq2seq.translation.translation import Translation

@@ -11,8 +11,15 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from seq2seq.data.inline_tags import Tag
-from seq2seq.data.line_splitting import (
+from seq2seq.documents.preparation import Prepared, prepare
+from seq2seq.formats.block import Block, Document, DocumentError
+from seq2seq.formats.inline_tags import Tag
+from seq2seq.formats.placeholders import Placeholders
+from seq2seq.formats.spans import overlapping, replace_spans
+from seq2seq.formats.syntaxes import find_markup
+from seq2seq.tokenizers.canonical_text import is_translatable
+from seq2seq.tokenizers.line_reader import split_tag
+from seq2seq.tokenizers.line_splitting import (
     LOOK_BACK,
     SENTENCE_END,
     DividedLine,
@@ -22,13 +29,6 @@ from seq2seq.data.line_splitting import (
     join_translations,
     split_margins,
 )
-from seq2seq.data.placeholders import Placeholders
-from seq2seq.data.spans import overlapping, replace_spans
-from seq2seq.documents.block import Block, Document, DocumentError
-from seq2seq.documents.preparation import Prepared, prepare
-from seq2seq.documents.syntaxes import find_markup
-from seq2seq.tokenizers.canonical_text import is_translatable
-from seq2seq.tokenizers.line_reader import split_tag
 from seq2seq.translation.output_faults import LOST_PLACEHOLDER
 from seq2seq.translation.placement import Align, align_words, place_tags, single_spaced, with_spaces
 
@@ -284,7 +284,7 @@ class DividedDocument:
                        block.prepared.message is None and _reordered(block.prepared.block.text, blocks[-1].text)):
                 damaged.append(place)
         rendered = self._document.render(blocks, target_language)
-        for place in dict.fromkeys([*damaged, *getattr(self._document, "left_out", ())]):
+        for place in dict.fromkeys([*damaged, *self._document.left_out]):
             report(place, LOST_PLACEHOLDER)
         return rendered
 

@@ -16,10 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
-from seq2seq.data.placeholders import Placeholders
-from seq2seq.data.spans import blanked
-from seq2seq.documents.block import DocumentError
-from seq2seq.documents.plurals import (
+from seq2seq.formats.block import DocumentError
+from seq2seq.formats.placeholders import Placeholders
+from seq2seq.formats.plurals import (
     NUMBERS,
     gettext_rule,
     has_further_numbers,
@@ -27,7 +26,8 @@ from seq2seq.documents.plurals import (
     plural_rule,
     singular_forms,
 )
-from seq2seq.documents.syntaxes import find_markup
+from seq2seq.formats.spans import blanked
+from seq2seq.formats.syntaxes import find_markup
 
 _MAX_BRANCHES = 64
 """Maximum number of sentences of a message. Two plurals after each other have as many as their product."""

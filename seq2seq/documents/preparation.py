@@ -11,13 +11,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from seq2seq.data.inline_tags import Tag, TagKind, pair_tags
-from seq2seq.data.spans import overlapping
-from seq2seq.data.tags_in_text import Markup, tags_in_text
 from seq2seq.documents.access_keys import with_key, without_key
-from seq2seq.documents.block import Block
 from seq2seq.documents.messages import BranchedMessage, parse_message
-from seq2seq.documents.syntaxes import NUMBERED, find_markup, literal_signs, numbered
+from seq2seq.formats.block import Block
+from seq2seq.formats.inline_tags import Tag, TagKind, pair_tags
+from seq2seq.formats.spans import overlapping
+from seq2seq.formats.syntaxes import NUMBERED, find_markup, literal_signs, numbered
+from seq2seq.formats.tags_in_text import Markup, tags_in_text
 
 _FIRST_MARK = 0xF0000
 """First of the private characters that stand for the tags of a block while its branches are found."""

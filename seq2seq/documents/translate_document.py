@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Unpack
 
 from seq2seq.data.glossary import Glossary
-from seq2seq.data.placeholders import Placeholders
-from seq2seq.documents.block import MAX_BYTES, require_size
 from seq2seq.documents.divided_document import DividedDocument
-from seq2seq.documents.registry import SUFFIXES, format_of, naming, parse
 from seq2seq.errors import CorpusError, UserError
+from seq2seq.formats.block import MAX_BYTES, naming, require_size
+from seq2seq.formats.placeholders import Placeholders
+from seq2seq.formats.registry import SUFFIXES, format_of, parse
 from seq2seq.recipe import DecodingOptions, Languages, Recipe
 from seq2seq.storage.checkpoints import resolve_model_path, stored_recipe
 from seq2seq.tokenizers.source import Source

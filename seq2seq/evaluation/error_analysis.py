@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from seq2seq.data.line_splitting import word_spans
 from seq2seq.evaluation.scores import sacrebleu_metric
+from seq2seq.tokenizers.line_splitting import word_spans
 
 RESAMPLED = 1_000
 """Number of resampled test sets for each confidence interval."""

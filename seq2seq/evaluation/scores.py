@@ -17,13 +17,13 @@ from seq2seq import console
 from seq2seq.console import html_table
 from seq2seq.data.corpus import read_pairs, read_texts
 from seq2seq.data.damaged_text import RESTORE_WORDS, is_split_into_subwords
-from seq2seq.data.line_splitting import word_spans
 from seq2seq.data.pair_quality import is_tokenized
 from seq2seq.data.parallel_text import require_as_many_lines
 from seq2seq.errors import CorpusError, OptionError, UserError
 from seq2seq.languages import SPACELESS_CHARACTER, bleu_tokenizer, has_spaceless_words, main_language, ter_tokenizer
 from seq2seq.recipe.task import RANGES
 from seq2seq.tokenizers.canonical_text import is_blank, looks_different
+from seq2seq.tokenizers.line_splitting import word_spans
 from seq2seq.translation.text_io import UnseenCharacters
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ Documentation: https://developers.deepl.com/api-reference
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -16,10 +16,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from seq2seq.documents.block import Block, Document
-from seq2seq.documents.formats.html import HtmlDocument
-from seq2seq.documents.formats.xml_text import SplitSentences, XmlOptions, XmlTextDocument
-from seq2seq.documents.spans import is_text, trim
+from seq2seq.formats.block import Block, Document
+from seq2seq.formats.html import HtmlDocument
+from seq2seq.formats.texts import is_text
+from seq2seq.formats.units import Unit, UnitDocument, unit_of
+from seq2seq.formats.xml_text import SplitSentences, XmlOptions, XmlTextDocument
 from seq2seq.languages import language_name
 from seq2seq.serve.api import (
     Api,
@@ -387,18 +388,20 @@ def _read_unsplit_html(data: bytes) -> Document:
     return document
 
 
-class _WholeText:
-    """Plain text in which line ends do not end sentences, with the interface `Document`."""
+class _WholeText(UnitDocument):
+    """Plain text in which line ends do not end sentences."""
 
     def __init__(self, data: bytes, split: bool) -> None:
         """split: False if the text is one sentence."""
-        self._before, block, self._after = trim(Block(data.decode(), place="text", split=split))
-        self._blocks = [block]
-        self.blocks = [block] if is_text(block.text) else []
+        self._split = split
+        super().__init__(data)
 
-    def render(self, translations: Sequence[Block], target_language: str) -> bytes:
-        block, = translations or self._blocks
-        return f"{self._before}{block.text}{self._after}".encode()
+    def find_units(self) -> Iterator[Unit]:
+        if is_text(self.text):
+            yield unit_of(0, len(self.text), Block(self.text, place="text", split=self._split))
+
+    def write(self, unit: Unit, block: Block) -> str:
+        return unit.before + block.text + unit.after
 
 
 def _languages(parameters: Mapping[str, Any]) -> Languages:

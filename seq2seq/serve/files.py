@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from seq2seq.documents import registry
+from seq2seq.formats import registry
 from seq2seq.languages import belongs_to_letter
 from seq2seq.serve.errors import ApiError, invalid
 

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq.data.glossary import Glossary
-from seq2seq.data.line_splitting import DividedLine
-from seq2seq.data.placeholders import Placeholders
 from seq2seq.documents.translate_document import model_recipe
 from seq2seq.errors import UserError
+from seq2seq.formats.placeholders import Placeholders
 from seq2seq.languages import canonical
 from seq2seq.recipe import DecodingOptions, DecodingSection
 from seq2seq.serve.directions import Directions
@@ -20,6 +19,7 @@ from seq2seq.serve.errors import SlowdownError
 from seq2seq.serve.scheduler import Again, estimate_tokens
 from seq2seq.storage.checkpoints import resolve_model_path, weights_checksum
 from seq2seq.storage.directories import METADATA
+from seq2seq.tokenizers.line_splitting import DividedLine
 from seq2seq.tokenizers.source import Source, as_source
 from seq2seq.translation.translation import TERM_REPORTS, Translation
 from seq2seq.translation.translator import Translator

@@ -15,10 +15,10 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from seq2seq.data.glossary import Glossary
-from seq2seq.documents.block import Document
 from seq2seq.documents.divided_document import DividedDocument
-from seq2seq.documents.registry import FORMATS, OFFICE, NamesLanguages, naming, parse
 from seq2seq.errors import CorpusError, OptionError, RequestError, UserError
+from seq2seq.formats.block import Document, naming
+from seq2seq.formats.registry import FORMATS, OFFICE, parse
 from seq2seq.languages import language_name, resolve, suggestion_for
 from seq2seq.serve.detection import Detected, Detector
 from seq2seq.serve.directions import Directions
@@ -105,7 +105,7 @@ class Service:
     def _named(self, document: Document) -> Detected | None:
         """Return the language that a document names for its texts; None if it names none, several, or one that is not
         served."""
-        codes = document.source_languages if isinstance(document, NamesLanguages) else set()
+        codes = document.source_languages
         language = resolve(next(iter(codes)), self.directions.languages) if len(codes) == 1 else None
         return Detected(language, 100.0) if language else None
 

@@ -17,9 +17,9 @@ from seq2seq.data.alignment_links import (
     word_weights,
 )
 from seq2seq.data.alignment_links import piece_word_overlap as overlap
-from seq2seq.data.line_splitting import alignment_units
 from seq2seq.data.word_alignment import WordAligner
 from seq2seq.recipe import Recipe
+from seq2seq.tokenizers.line_splitting import alignment_units
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.vocabulary import as_line
 from seq2seq.training.guided_alignment import guided_layer

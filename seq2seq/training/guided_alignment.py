@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from seq2seq import console
 from seq2seq.data.alignment_links import piece_word_overlap
 from seq2seq.data.batching import Batch, EncodedCorpus
-from seq2seq.data.line_splitting import alignment_units
 from seq2seq.data.parallel_text import blocks
 from seq2seq.data.preparation import SIDES, Prepared
 from seq2seq.data.word_alignment import WordAligner
@@ -32,6 +31,7 @@ from seq2seq.model.attention import CrossAttention
 from seq2seq.model.packing import Sentences, unpack
 from seq2seq.storage.atomic import replace_file, replacing
 from seq2seq.storage.directories import crc32_of
+from seq2seq.tokenizers.line_splitting import alignment_units
 from seq2seq.tokenizers.tokenizer import Tokenizers
 
 FILES = ("alignment.links.npy", "alignment.offsets.npy")

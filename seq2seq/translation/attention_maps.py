@@ -11,8 +11,8 @@ import numpy as np
 from seq2seq.data.alignment_links import KINDS, Kind
 from seq2seq.data.batching import EncodedCorpus, EncodedSide
 from seq2seq.data.epoch_plan import batches_in_order
-from seq2seq.data.line_splitting import Span
 from seq2seq.errors import UserError
+from seq2seq.tokenizers.line_splitting import Span
 from seq2seq.tokenizers.source import Source, as_source
 from seq2seq.tokenizers.vocabulary import as_line
 from seq2seq.translation.line_search import LineSearch

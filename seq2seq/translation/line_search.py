@@ -16,7 +16,6 @@ import numpy as np
 
 from seq2seq.data.batching import EncodedSide
 from seq2seq.data.epoch_plan import batches_in_order
-from seq2seq.data.line_splitting import DividedLine, divide
 from seq2seq.devices import num_threads
 from seq2seq.errors import CheckpointError, CorpusError, RequestError, UserError
 from seq2seq.inference.engines import Engine
@@ -25,6 +24,7 @@ from seq2seq.search.beam import NoHypothesis, search
 from seq2seq.tokenizers.context import shortened
 from seq2seq.tokenizers.language_token import Directions
 from seq2seq.tokenizers.line_reader import LineReader, split_tag
+from seq2seq.tokenizers.line_splitting import DividedLine, divide
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.translation.output_faults import FAULTS

@@ -14,9 +14,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from seq2seq.data.line_splitting import sentences
 from seq2seq.data.numbers import Number, numbers, unmatched
 from seq2seq.languages import SPACELESS, main_language
+from seq2seq.tokenizers.line_splitting import sentences
 
 FAULTS = ("empty", "loop", "too_short", "too_long", "copied", "lost_url", "lost_number")
 """Names of all faults, in the order in which `faults` returns them."""

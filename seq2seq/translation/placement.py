@@ -17,11 +17,11 @@ from itertools import groupby, pairwise
 
 import numpy as np
 
-from seq2seq.data.inline_tags import Tag
-from seq2seq.data.line_splitting import Span, alignment_units
-from seq2seq.data.placeholders import Placeholders
-from seq2seq.data.spans import overlapping, replace_spans
+from seq2seq.formats.inline_tags import Tag
+from seq2seq.formats.placeholders import Placeholders
+from seq2seq.formats.spans import overlapping, replace_spans
 from seq2seq.languages import SPACELESS_CHARACTER, belongs_to_letter
+from seq2seq.tokenizers.line_splitting import Span, alignment_units
 
 Align = Callable[[Sequence[tuple[str, str]]], Sequence[np.ndarray | None]]
 """Function that takes pairs of a sentence and its translation, and returns the attention weights of each pair (see

@@ -19,12 +19,12 @@ from typing import Unpack
 import numpy as np
 
 from seq2seq.data.glossary import FoundTerm, Glossary, Term, find_words
-from seq2seq.data.inline_tags import Tag, TagKind, pair_tags, with_tags
-from seq2seq.data.line_splitting import Span, split_margins
-from seq2seq.data.placeholders import Placeholders, paired_tags, tag_kind
-from seq2seq.data.tags_in_text import TaggedText, without_tags
+from seq2seq.formats.inline_tags import Tag, TagKind, pair_tags, with_tags
+from seq2seq.formats.placeholders import Placeholders, paired_tags, tag_kind
+from seq2seq.formats.tags_in_text import TaggedText, without_tags
 from seq2seq.recipe import DecodingOptions, DecodingSection, Languages
 from seq2seq.tokenizers.canonical_text import is_translatable
+from seq2seq.tokenizers.line_splitting import Span, split_margins
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.term_markers import TERM_MARKERS, annotate
 from seq2seq.translation.output_faults import FAULTS, LOST_PLACEHOLDER, faults

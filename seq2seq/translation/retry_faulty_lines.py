@@ -19,9 +19,9 @@ from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
-from seq2seq.data.line_splitting import DividedLine, divide_sentences
 from seq2seq.errors import RequestError
 from seq2seq.recipe import DecodingSection, Languages
+from seq2seq.tokenizers.line_splitting import DividedLine, divide_sentences
 from seq2seq.translation.output_faults import changed_numbers, faults, lost_urls
 from seq2seq.translation.search_setup import Part, PartTranslation, SearchSetup, distinct
 

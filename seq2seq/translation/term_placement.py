@@ -15,9 +15,9 @@ from functools import cached_property
 import numpy as np
 
 from seq2seq.data.glossary import FoundTerm, Term, find_words
-from seq2seq.data.line_splitting import SENTENCE_END, SENTENCE_MARKS, Span, alignment_units, ends_in_abbreviation
-from seq2seq.data.spans import overlapping, replace_spans
+from seq2seq.formats.spans import overlapping, replace_spans
 from seq2seq.languages import main_language
+from seq2seq.tokenizers.line_splitting import SENTENCE_END, SENTENCE_MARKS, Span, alignment_units, ends_in_abbreviation
 from seq2seq.translation.word_confidence import Word
 
 MIN_ATTENTION = 0.3

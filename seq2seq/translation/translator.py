@@ -14,9 +14,9 @@ import numpy as np
 
 from seq2seq.data.alignment_links import AlignmentSettings
 from seq2seq.data.glossary import Glossary
-from seq2seq.data.placeholders import Placeholders
 from seq2seq.devices import choose_device, configure_process
 from seq2seq.errors import OptionError, UserError
+from seq2seq.formats.placeholders import Placeholders
 from seq2seq.inference.engines import load_engine
 from seq2seq.inference.load_model import StoredModel, read_stored_model, require_same_context, require_same_vocabulary
 from seq2seq.recipe import DecodingOptions, Languages, Recipe

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from seq2seq.data.alignment_links import AlignmentSettings, piece_word_overlap, word_weights
-from seq2seq.data.line_splitting import Span, alignment_units
 from seq2seq.tokenizers.language_token import LANGUAGE_TOKEN
+from seq2seq.tokenizers.line_splitting import Span, alignment_units
 from seq2seq.tokenizers.source import Source
 from seq2seq.translation.attention_maps import PairAttention, compute_pair_attention, maps_of_kind, select_map
 from seq2seq.translation.line_search import LineSearch

@@ -22,9 +22,9 @@ from typing import Any, Unpack
 import numpy as np
 
 from seq2seq.data.glossary import Glossary
-from seq2seq.data.placeholders import Placeholders
 from seq2seq.devices import count_gpus, kind, use_threads
 from seq2seq.errors import OptionError, UserError
+from seq2seq.formats.placeholders import Placeholders
 from seq2seq.inference.int8 import NativeEngine
 from seq2seq.recipe import DecodingOptions, DecodingSection, Languages, decoding_with
 from seq2seq.signals import signal_name

@@ -14,9 +14,9 @@ from random_models import ENGLISH, GERMAN, recipe_text, save_random_model, train
 
 from seq2seq import Translator, TranslatorPool, translate_document
 from seq2seq.cli import main
-from seq2seq.data.placeholders import Placeholders
 from seq2seq.documents import divided_document
 from seq2seq.errors import UserError
+from seq2seq.formats.placeholders import Placeholders
 from seq2seq.translation.translation import Translation
 
 PAGE = (b"<html><head><style>p {}</style></head><body>\r\n<h1>ein <b>Hund</b></h1>\r\n"

@@ -11,7 +11,7 @@ from seq2seq.data.alignment_links import (
     piece_word_overlap,
     word_weights,
 )
-from seq2seq.data.line_splitting import word_spans
+from seq2seq.tokenizers.line_splitting import word_spans
 
 
 def reference(sure, possible=()):

@@ -92,6 +92,12 @@ def test_finished_translations_are_read_in_both_directions_and_the_others_counte
     assert read(tmp_path / f"{name}.gz") == pairs
 
 
+def test_units_inside_of_an_element_that_is_not_translated_are_no_pairs(tmp_path):
+    (tmp_path / "a.xlf").write_text(XLIFF_1.replace("<body>", '<body><group translate="no">').replace(
+        "</body>", "</group></body>").replace('id="5"', 'id="5" translate="yes"'), encoding="utf-8")
+    assert read(tmp_path / "a.xlf") == [(1, *XLIFF_PAIRS[1][1:])]
+
+
 @pytest.mark.parametrize(("rule", "singular", "plural"), [
     ("nplurals=2; plural=n != 1;", "a0", "a1"), ("nplurals=1; plural=0;", None, "a0"),
     ("nplurals=4; plural=(n%100==1 ? 1 : n%100==2 ? 2 : n%100==3 || n%100==4 ? 3 : 0);", "a1", "a0"),

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seq2seq.data.aligned_phrases import _without_punctuation, aligned_phrase, drawn_phrases, tags, terms
-from seq2seq.data.line_splitting import word_spans
 from seq2seq.data.modifiers import (
     SentencePair,
     in_title_case,
@@ -25,6 +24,7 @@ from seq2seq.data.modifiers import (
 from seq2seq.data.pair_augmenter import FORMS, MODIFIERS, NAMES, PairAugmenter, drawn_placeholder, placeholders
 from seq2seq.languages import belongs_to_letter
 from seq2seq.recipe.data_section import Augmentation
+from seq2seq.tokenizers.line_splitting import word_spans
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.term_markers import annotate
 

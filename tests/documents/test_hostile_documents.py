@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from seq2seq.documents.block import DocumentError
 from seq2seq.documents.divided_document import DividedDocument
-from seq2seq.documents.registry import parse
+from seq2seq.formats.block import DocumentError
+from seq2seq.formats.registry import parse
 
 MAX_SECONDS = 60
 """Maximum processor time: three times as much as the slowest document takes on an idle machine."""

@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from seq2seq.data.placeholders import Placeholders
-from seq2seq.documents.block import DocumentError
 from seq2seq.documents.messages import parse_message
+from seq2seq.formats.block import DocumentError
+from seq2seq.formats.placeholders import Placeholders
 
 
 def marked(text, language):

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from lxml import etree
 from property_checks import few_and_many
 
-from seq2seq.data.line_splitting import alignment_units
 from seq2seq.documents.divided_document import DividedDocument
-from seq2seq.documents.registry import parse
+from seq2seq.formats.registry import parse
+from seq2seq.tokenizers.line_splitting import alignment_units
 
 WORDS = st.lists(st.sampled_from(["one", "two.", "Three", "&amp; four", "5", " ", "six, ", "&lt;seven&gt;"]),
                  max_size=4).map(" ".join)

@@ -7,13 +7,13 @@ import numpy as np
 import polib
 import pytest
 
-from seq2seq.data.line_splitting import alignment_units
-from seq2seq.data.tags_in_text import tags_in_text
 from seq2seq.documents.access_keys import with_key, without_key
-from seq2seq.documents.block import Block
 from seq2seq.documents.divided_document import DividedDocument
 from seq2seq.documents.preparation import prepare, with_markup
-from seq2seq.documents.registry import parse
+from seq2seq.formats.block import Block
+from seq2seq.formats.registry import parse
+from seq2seq.formats.tags_in_text import tags_in_text
+from seq2seq.tokenizers.line_splitting import alignment_units
 
 FRENCH = {"A": "une", "red": "rouge", "car": "voiture", "is": "est", "on": "dans", "the": "la", "street": "rue",
           ".": "."}

@@ -8,9 +8,9 @@ from catalogue import Catalogue
 
 from seq2seq.cli.translate import input_format
 from seq2seq.data.glossary import Glossary
-from seq2seq.data.placeholders import Placeholders
 from seq2seq.documents.messages import parse_message
-from seq2seq.documents.registry import parse
+from seq2seq.formats.placeholders import Placeholders
+from seq2seq.formats.registry import parse
 
 catalogue = Catalogue("document")
 

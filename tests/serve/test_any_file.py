@@ -9,7 +9,7 @@ import requests
 from served import EchoModels, serving
 from test_malformed_requests import damaged
 
-from seq2seq.documents.block import DocumentError
+from seq2seq.formats.block import DocumentError
 from seq2seq.serve.files import SUFFIXES
 
 PO = 'msgid ""\nmsgstr ""\n"Content-Type: text/plain; charset={}\\n"\n\nmsgid "ein Hund"\nmsgstr ""\n'
@@ -76,6 +76,6 @@ def test_an_error_while_a_document_is_written_names_its_file_and_line(odd, monke
     def render(self, translations, target_language):
         raise DocumentError("line 3: the translation has 茶, which KOI8-R does not have. Convert it to UTF-8.")
 
-    monkeypatch.setattr("seq2seq.documents.formats.subtitles.SrtDocument.render", render)
+    monkeypatch.setattr("seq2seq.formats.subtitles.SrtDocument.render", render)
     answer = post(odd, "a.srt", SEEDS[".srt"].encode())
     assert answer.status_code == 400 and answer.json()["error"].startswith("Invalid request: a.srt:3: the translation")

@@ -11,7 +11,7 @@ from served import serving
 
 from seq2seq.data import language_identification
 from seq2seq.documents.divided_document import DividedDocument
-from seq2seq.documents.formats.plain_text import PlainTextDocument
+from seq2seq.formats.plain_text import PlainTextDocument
 from seq2seq.serve import api, detection
 from seq2seq.serve import limits as limits_module
 from seq2seq.serve.detection import Detector

@@ -14,9 +14,9 @@ from random_models import save_random_model, trained_tokenizers
 from toy import RECIPE, copy_finished_run
 
 from seq2seq.check import check_recipe
-from seq2seq.data.placeholders import Placeholders
 from seq2seq.data.preparation import reuse_tokenizers
 from seq2seq.errors import CheckpointError, CorpusError, RecipeError
+from seq2seq.formats.placeholders import Placeholders
 from seq2seq.recipe import DecodingSection, load_recipe
 from seq2seq.storage.checkpoints import best_bundle, load_bundle, save_bundle
 from seq2seq.training import synthetic_text as synthetic

@@ -7,10 +7,10 @@ import pytest
 from document_translators import Protected
 from test_protected_translation import Model, hostile, string
 
-from seq2seq.data.inline_tags import Tag
-from seq2seq.data.placeholders import Placeholders, paired_tags
-from seq2seq.documents.block import Block
 from seq2seq.documents.divided_document import DividedDocument
+from seq2seq.formats.block import Block
+from seq2seq.formats.inline_tags import Tag
+from seq2seq.formats.placeholders import Placeholders, paired_tags
 from seq2seq.recipe import DecodingSection
 from seq2seq.tokenizers.source import Source
 from seq2seq.translation.output_faults import LOST_PLACEHOLDER
@@ -105,6 +105,7 @@ class Plain:
     """Document whose blocks are rendered one behind the other."""
 
     blocks: list
+    left_out = ()
 
     def render(self, translations, language):
         return "|".join(block.serialize(str) for block in translations).encode()

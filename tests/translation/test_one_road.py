@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 import seq2seq
 from seq2seq import Source, Translator, TranslatorPool
 from seq2seq.cli import application
-from seq2seq.data.placeholders import Placeholders
 from seq2seq.errors import OptionError
 from seq2seq.evaluation.scores import evaluate_tests, score_pairs, to_dict
 from seq2seq.evaluation.systems import read_system, read_tests
+from seq2seq.formats.placeholders import Placeholders
 from seq2seq.recipe import load_recipe
 from seq2seq.storage.checkpoints import best_bundle, bundle_metadata
 from seq2seq.training.distributed import SINGLE_PROCESS

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import strategies as st
 from property_checks import few_and_many
 
-from seq2seq.data.inline_tags import Tag, pair_tags
-from seq2seq.documents.block import Block
+from seq2seq.formats.block import Block
+from seq2seq.formats.inline_tags import Tag, pair_tags
 from seq2seq.translation.placement import alignment_units, place_tags, with_spaces
 
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from property_checks import few_and_many
 
 from seq2seq.data.glossary import Glossary, find_words
-from seq2seq.data.inline_tags import Tag
-from seq2seq.data.placeholders import Placeholders
 from seq2seq.documents.adherence import adherence, adherence_of
 from seq2seq.errors import RequestError
+from seq2seq.formats.inline_tags import Tag
+from seq2seq.formats.placeholders import Placeholders
 from seq2seq.recipe import DecodingSection, Languages
 from seq2seq.tokenizers.source import Source
 from seq2seq.translation.protected_translation import _inserted

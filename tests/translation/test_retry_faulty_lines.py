@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from random_models import recipe_text, save_random_model, trained_tokenizers
 
-from seq2seq.data.line_splitting import DividedLine, sentences
 from seq2seq.errors import RequestError
 from seq2seq.recipe import DecodingSection, Languages
 from seq2seq.search.beams import Hypothesis
+from seq2seq.tokenizers.line_splitting import DividedLine, sentences
 from seq2seq.tokenizers.source import Source
 from seq2seq.translation.output_faults import faults
 from seq2seq.translation.retry_faulty_lines import MAX_LOSS, retry_faulty, retry_sentences

@@ -7,9 +7,9 @@ import pytest
 from document_translators import Protected
 
 from seq2seq.data.glossary import FoundTerm, Glossary, Term
-from seq2seq.data.line_splitting import alignment_units
 from seq2seq.errors import RequestError
 from seq2seq.recipe import DecodingSection, Languages
+from seq2seq.tokenizers.line_splitting import alignment_units
 from seq2seq.tokenizers.source import Source
 from seq2seq.translation.term_placement import TermPlacement, after_end, sentence_count
 from seq2seq.translation.translation import Translation

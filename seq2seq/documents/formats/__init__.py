@@ -1,1 +1,0 @@
-"""Text formats: each format turns a file into blocks of text, and puts the translated blocks back."""

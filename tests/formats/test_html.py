@@ -1,0 +1,268 @@
+"""HTML: everything but text is kept byte for byte, inline tags are placed in order, and any input takes linear time."""
+
+import html.parser
+import random
+import re
+import time
+from dataclasses import replace
+
+import pytest
+
+from seq2seq.documents.divided_document import DividedDocument
+from seq2seq.formats.html import HtmlDocument, _tokens
+
+
+def translated(source, translate=str.upper, language="en"):
+    divided = DividedDocument(HtmlDocument(source.encode()))
+    return divided.join(list(map(translate, divided.sentences)), language).decode()
+
+
+def reordered(sentence):
+    return " ".join(reversed(sentence.split()))
+
+
+def tags(source):
+    """Return the tags of HTML in order, and check that they are nested correctly."""
+    found, stack = [], []
+
+    class Parser(html.parser.HTMLParser):
+        def handle_starttag(self, tag, attributes):
+            found.append((tag, attributes))
+            if tag not in ("br", "img", "hr"):
+                stack.append(tag)
+
+        def handle_endtag(self, tag):
+            found.append(f"/{tag}")
+            assert stack.pop() == tag
+
+    Parser().feed(source)
+    assert not stack
+    return found
+
+
+@pytest.mark.parametrize(("source", "expected"), [
+    ("<p>ein Hund</p>", "<p>EIN HUND</p>"),
+    ("ein Hund", "EIN HUND"), ("", ""), ("  ", "  "), ("<br/>", "<br/>"),
+    ("<p>\n  ein\nHund \n</p>", "<p>\n  EIN HUND \n</p>"),
+    ("<b>ein Hund</b>", "<b>EIN HUND</b>"),
+    ("ein <b>großer</b> Hund", "EIN <b>GROSSER</b> HUND"),
+    ("Erster. Zweiter <i>Satz</i>.<br>Dritter", "ERSTER. ZWEITER <i>SATZ</i>.<br>DRITTER"),
+    # Models that know no tab and no no-break space read a space.
+    ("a &lt; b &amp; c&nbsp;d\r\n\te", "A &lt; B &amp; C D E"),
+    ("&lt;b&gt; ist ein Tag", "&lt;B&gt; IST EIN TAG"),
+    ("<!-- a --><p title='b > c' CLASS=d>e</P>", "<!-- a --><p title='b > c' CLASS=d>E</P>"),
+    ("<!DOCTYPE html><?xml version='1'?>x", "<!DOCTYPE html><?xml version='1'?>X"),
+    ("<img alt='a'> b <img>", "<img alt='a'> B <img>"),
+    ("<td>12</td><td>1 &#x2c; 3</td>", "<td>12</td><td>1 &#x2c; 3</td>"),
+    ("a < b", "A &lt; B"), ("a <b", "A &lt;B"),
+])
+def test_text_is_translated_and_markup_is_kept(source, expected):
+    assert translated(source) == expected
+
+
+@pytest.mark.parametrize("kept", [
+    "<code>a b</code>", "<pre>a\n b</pre>", "<script>if (a < b) c('</p>')</script>", "<style>p > a { b }</style>",
+    "<SCRIPT>a</b></SCRIPT >", "<textarea>a <b></textarea>", '<span translate="no">a b</span>',
+    "<p class='x notranslate'>a <b>c</b></p>", "<svg><text>a</text></svg>", "<script>a", "<!-- a <b> c -->",
+    '<a href="https://a.b/c"><span class="invisible">https://</span><span>a.b/c</span></a>',
+    '<a class="mention">@<span>user</span></a>', '<a href="/tags/x">#<span>tag</span></a>',
+])
+def test_what_is_not_text_is_kept(kept):
+    assert translated(kept) == kept
+    assert kept in translated(f"<p>vor {kept} nach</p>")
+
+
+@pytest.mark.parametrize(("source", "expected"), [
+    ("<div translate=no>a <p>b</p><p translate=yes>c <b>d</b></p> e <i translate='yes'>f</i></div> g",
+     "<div translate=no>a <p>b</p><p translate=yes>C <b>D</b></p> e <i translate='yes'>F</i></div> G"),
+    ("<p>a <b translate=no>b <i translate=yes>c</i></b> d</p>",
+     "<p>A <b translate=no>b <i translate=yes>C</i></b> D</p>"),
+    ("<div translate=no>a<p translate=yes>b <b translate=no>c <i translate=yes>d</i></b></p>e</div>",
+     "<div translate=no>a<p translate=yes>B <b translate=no>c <i translate=yes>D</i></b></p>e</div>"),
+    ("<p translate=no>a<b translate=yes>b</b><p translate=yes>c</p></p>",
+     "<p translate=no>a<b translate=yes>B</b><p translate=yes>C</p></p>"),
+    ("<p translate=yes>a <code translate=yes>b</code></p>", "<p translate=yes>A <code translate=yes>b</code></p>"),
+    ("<pre translate=no>a <b translate=yes>b</b></pre>", "<pre translate=no>a <b translate=yes>b</b></pre>"),
+])
+def test_translate_yes_within_translate_no_is_translated(source, expected):
+    assert translated(source) == expected
+
+
+def test_a_tag_follows_words_that_occur_in_the_translation():
+    assert translated("ein <b>Kuhn</b> kommt spät", reordered) == "spät kommt <b>Kuhn</b> ein"
+    assert translated("<a href='x'>Anna Kuhn</a> kommt", lambda s: "here is Anna Kuhn") == (
+        "here is <a href='x'>Anna Kuhn</a>")
+
+
+def test_a_tag_is_at_the_same_share_of_the_words_otherwise():
+    assert translated("ein <b>roter</b> Hund kommt", lambda s: "one two three four") == "one <b>two</b> three four"
+    assert translated("eins <i>zwei</i>", lambda s: "") == "<i></i>"
+    assert translated("<i>a</i> <b>b</b> c", lambda s: "one") == "<i></i><b>one</b>"
+    assert translated("<b>狗</b>跑", lambda s: "A dog runs") == "<b>A dog</b> runs"
+    assert translated("a <b>dog</b> runs", lambda s: "一只狗跑") == "一<b>只狗</b>跑"
+
+
+def test_sentences_of_a_run_are_split():
+    found = []
+    translated("<p>Ein <b>Satz. Noch</b> einer.</p><p>Dritter.", lambda sentence: found.append(sentence) or sentence)
+    assert found == ["Ein Satz.", "Noch einer.", "Dritter."]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_well_formed_html_stays_well_formed_with_the_same_tags(seed):
+    draw = random.Random(seed)
+
+    def element(depth):
+        kind = draw.choice(["p", "b", "i", "a href='x'", "span", "text", "text", "br", "ul", "code"])
+        if kind == "text" or depth > 4:
+            words = ["ein", "Hund.", "läuft", "&amp;", "12", "Kuhn"]
+            return " ".join(draw.choice(words) for _ in range(draw.randint(1, 6)))
+        if kind == "br":
+            return "<br>"
+        inner = "".join(draw.choice(["", " "]) + element(depth + 1) for _ in range(draw.randint(0, 4)))
+        return f"<{kind}>{inner}</{kind.split()[0]}>"
+
+    source = "".join(element(0) for _ in range(3))
+    for translate in (str.upper, reordered, lambda sentence: "x", lambda sentence: sentence + " < & more words"):
+        assert sorted(map(str, tags(translated(source, translate)))) == sorted(map(str, tags(source)))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_input_comes_back_unchanged_from_an_identical_translation_but_for_entities(seed):
+    draw = random.Random(seed)
+    pieces = ["<", ">", "</", "<b", "<b>", "</b>", "'", '"', "=", "<!--", "-->", "&", "&lt;", "a", " ", "\n", "<p>",
+              "/>", "<script>", "</script>", "<![CDATA[", "\0", "é", "<code>", "</code>"]
+    source = "".join(draw.choice(pieces) for _ in range(60))
+    assert "".join(token.raw for token in _tokens(source)) == source
+    kept = translated(source, lambda sentence: sentence)
+    assert re.sub(r"\s", " ", html.unescape(kept)) == re.sub(r"\s", " ", html.unescape(source))
+
+
+@pytest.mark.parametrize("piece", ["<", "<a ", '<a b="', "<!--", "<![CDATA[", "</", "<b>", "</b>", "<b>a ",
+                                   "a<i>b</i> ", "<script>", "<code>", "<a>@", "&", "a. ", "<b></i>", '"<a\'', "<a>",
+                                   "<span>#x", "<a b='", "<a b=", "<?", "<%", "<a ='' ", "<a b='\"", "<a b='x' ",
+                                   "<p translate=no>", "<p translate=no><p translate=yes>a",
+                                   "{{", "{%", "{#", "{{!--", "{!!", "<?php ", "{{#", "a{%%}b", "{%comment%}",
+                                   "@if((", "@if(a){ } ", "@endif @if (", "<%= do |%>", "<ruby><rt>a", "<p a='{{",
+                                   "<b translate=no><b translate=yes>a</b></b>", "<b translate=yes>a</b>"])
+def test_any_input_takes_linear_time(piece):
+    def seconds(length):
+        began = time.process_time()
+        translated(piece * (length // len(piece)), lambda sentence: sentence)
+        return time.process_time() - began
+
+    # Four times the length: linear time is 4 times as long, quadratic time 16 times. Other processes add noise.
+    assert any(seconds(16_000) < 8 * seconds(4_000) + 0.05 for _ in range(3))
+
+
+@pytest.mark.parametrize("tag", [
+    '<button x-on:click="if (count < 3) count++" class="btn">', '<div data-content="<b>Free</b> shipping">',
+    "<p title='Prices <10 EUR'>", '<a href="<%= url %>">', '<font size="2"">', "<p title=Bob's>", "<p a = 'b'c=d>",
+    '<?php echo $x ? "a>b" : 1; ?>', "<% if a > b %>", "<!-- a > b -->"])
+def test_tags_and_code_are_kept_whatever_their_attributes(tag):
+    assert translated(f"{tag}add to cart") == f"{tag}ADD TO CART"
+
+
+def test_inline_code_and_names_are_tags_inside_of_one_sentence():
+    source = ("<p>use <code>ls -l</code> or <a href='x'>https://a.b</a> or <span translate=no>Acme</span> now</p>"
+              "<pre>make</pre><td><kbd>Ctrl</kbd></td>")
+    assert [block.text for block in HtmlDocument(source.encode()).blocks] == ["use  or  or  now"]
+
+
+@pytest.mark.parametrize(("source", "sentences", "expected"), [
+    # Elements that HTML does not define are inline.
+    ('Two <x id="4"></x> young dogs', ["Two young dogs"], 'TWO <x id="4"></x> YOUNG DOGS'),
+    ("A <foo>red</foo> dog <x-y z>runs</x-y>.", ["A red dog runs."], "A <foo>RED</foo> DOG <x-y z>RUNS</x-y>."),
+    ("One <x id=1 /> two <o:p></o:p> three", ["One two three"], "ONE <x id=1 /> TWO <o:p></o:p> THREE"),
+    ("A <nobr>red</nobr> <blink>dog</blink> <slot>runs</slot>", ["A red dog runs"],
+     "A <nobr>RED</nobr> <blink>DOG</blink> <slot>RUNS</slot>"),
+    ("A <picture><source srcset=a><img src=b></picture> dog", ["A dog"],
+     "A <picture><source srcset=a><img src=b></picture> DOG"),
+    # Elements of blocks, tables, forms and media are not.
+    ("<search>One</search><dialog>two</dialog><summary>three</summary>four", ["One", "two", "three", "four"],
+     "<search>ONE</search><dialog>TWO</dialog><summary>THREE</summary>FOUR"),
+    ("<select><optgroup label=x><option>One<option>two</select> <button>three</button>four",
+     ["One", "two", "three", "four"],
+     "<select><optgroup label=x><option>ONE<option>TWO</select> <button>THREE</button>FOUR"),
+    ("<template><p>One</p></template><noscript>two</noscript>", ["One", "two"],
+     "<template><p>ONE</p></template><noscript>TWO</noscript>"),
+    # Ruby
+    ("<ruby>漢<rp>(</rp><rt>kan</rt><rp>)</rp>字<rp>(</rp><rt>ji</rt><rp>)</rp></ruby>です。", ["漢字です。"],
+     "<ruby>漢<rp>(</rp><rt>kan</rt><rp>)</rp>字<rp>(</rp><rt>ji</rt><rp>)</rp></ruby>です。"),
+    ("a <ruby>漢<rt>kan<rt>ji</ruby> z", ["a 漢 z"], "A <ruby>漢<rt>kan<rt>ji</ruby> Z"),
+    ("a <ruby><rb>漢<rt>kan</ruby> z <p>one</p>", ["a 漢 z", "one"], "A <ruby><rb>漢<rt>kan</ruby> Z <p>ONE</p>"),
+    ("a <rt>b <p>one</p> <rt>c", ["a b", "one", "c"], "A <rt>B <p>ONE</p> <rt>C"),
+    # Places to divide words
+    ("Do<wbr>nau dampf&shy;schiff <bdo dir=rtl>One</bdo>", ["Donau dampfschiff One"],
+     "<wbr>DONAU DAMPFSCHIFF <bdo dir=rtl>ONE</bdo>"),
+])
+def test_unknown_elements_are_inline_and_ruby_text_is_no_part_of_a_sentence(source, sentences, expected):
+    assert DividedDocument(HtmlDocument(source.encode())).sentences == sentences
+    assert translated(source) == expected
+
+
+@pytest.mark.parametrize(("source", "sentences"), [
+    # Jinja, Django, Twig, Liquid
+    ('{% extends "base" %}\n{% block a %}\nOne.\n{% if x %}\nTwo.\n{% elif y < 3 %}Three{% else %}\nFour.\n{% endif %}'
+     "\n{% endblock %}", ["One.", "Two.", "Three", "Four."]),
+    ("{%- for a in b -%}One{%- endfor -%} two", ["One", "two"]),
+    ("{% mytag %}One{% endmytag %} two", ["One", "two"]),
+    ('{% include "a" %}\nOne there.\n  {% csrf_token %}\nTwo there.', ["One there.", "Two there."]),
+    ('<p>One {% url "a>b" %} two</p>', ["One two"]), ("<p>{# One <b> #}Two {# three #} four</p>", ["Two four"]),
+    ("{% comment %}One <b>{% endcomment %}Two{% highlight x %}three{% endhighlight %}", ["Two"]),
+    ("{% trans with a='<a>' b='</a>' %}One{% endtrans %} {% translate '<b>Two</b>' %} three", ["One", "three"]),
+    ("<p>You have dog{% if n != 1 %}s{% endif %}.</p>", ["You have dog."]),
+    ("<p>One {{ a > b ? '<b>' : \"c\" }} two & three</p>", ["One two & three"]),
+    # In and around tags
+    ('<a href="{% url "x" %}" {% if a > b %}class="c"{% endif %}>One <b>two</b></a>', ["One two"]),
+    ("<p {% if a < b %}hidden{% endif %} title='{{ a['b'] > 1 }}'>One</p>", ["One"]),
+    ('<input {{#if x}}checked{{/if}} value="{{ y }}">One', ["One"]),
+    ('<{{ tag }} class="x">One</{{ tag }}>', ["One"]), ('<p class=<%= "a>b" %>>One</p>', ["One"]),
+    # Handlebars, Go, Vue, Angular
+    ("{{#if a}}\n<h1>One</h1>\nTwo\n{{else}}\nThree{{/if}}{{^b}}four{{/b}}", ["One", "Two", "Three", "four"]),
+    ("<p>A dog{{#if b}}s{{else}}es{{/if}}.</p>", ["A dog."]),
+    ("{{> header}}\nOne{{! two }} three{{!-- four }} --}} five", ["One three five"]),
+    ("{{ range .A }}\n<li>One</li>\n{{- else -}}two{{ end }}{{{ three }}} {{ if .B }}four{{ end }}",
+     ["One", "two", "four"]),
+    ('<div *ngIf="a < b" (click)="x > 3">One <i v-if="x > 2" :a="{b: 1}">two</i></div>', ["One two"]),
+    ("@if (a.b(1)) {\n<p>One</p>\n} @else if (c) {\ntwo\n} @else {three}", ["One", "two", "three"]),
+    # ERB, EJS, JSP
+    ("<% if a > b %>\n<p>One</p>\n<% else %>Two<% end -%>three", ["One", "Two", "three"]),
+    ("<p>One <%= a > b %>, two <%# three %> <%- include('x') %></p>", ["One , two"]),
+    ("<%= form do |f| %>One<% end %><%@ page x %>two<%-- three --%> four", ["One", "two four"]),
+    # PHP, Blade
+    ("<?php if ($a > 1): ?>One<?php else: ?>two<?php endif; ?><?php foreach ($a as $b) { ?>three<?php } ?>four",
+     ["One", "two", "three", "four"]),
+    ('<p title="<?php echo "a>b" ?>">One <?= $a > 1 ?> two <?php the_date(); ?>.</p>', ["One two ."]),
+    ("<p>One</p>\n<?php echo '<p>Two</p>';\n", ["One"]), ("<?php include 'a'; ?>\nOne", ["One"]),
+    ("@extends('a')\n@foreach($a as $b(1))\n One {!! $b > 1 !!}\n@endforeach\n@csrf two", ["One", "two"]),
+])
+def test_template_code_is_kept_and_separates_texts_that_it_chooses_from(source, sentences):
+    assert DividedDocument(HtmlDocument(source.encode())).sentences == sentences
+    expected, end = "", 0
+    for word in re.findall(r"\w+", " ".join(sentences)):
+        begin = re.compile(rf"\b{word}\b").search(source, end).start()
+        expected, end = expected + source[end:begin] + word.upper(), begin + len(word)
+    assert translated(source) == (expected + source[end:]).replace(" & ", " &amp; ")
+
+
+@pytest.mark.parametrize(("source", "expected"), [
+    ("<script>var a = '{{';</script><p>one</p><style>p{a{}}</style>", "ONE"), ("<!-- {{ --> one }}", "ONE"),
+    ("<code>{%</code> one <code>%}</code>", "ONE"), ("a {{ one", "ONE"), ("a <% one", "ONE"),
+    ("<code>{% comment %}</code> one <code>{% endcomment %}</code>", "ONE"), ("write to @else or @if, one }", "ONE"),
+])
+def test_what_only_begins_like_template_code_hides_no_text(source, expected):
+    assert expected in translated(source)
+
+
+@pytest.mark.parametrize("root, expected", [
+    ('<html lang="de">', '<html lang="fr">'), ("<HTML dir=ltr LANG='de-DE' >", "<HTML dir=ltr LANG='fr' >"),
+    ('<html xml:lang="de" lang="de" data-lang="de">', '<html xml:lang="fr" lang="fr" data-lang="de">'),
+    ("<html lang=de>", "<html lang=fr>"), ('<html lang="{{ code }}">', '<html lang="{{ code }}">'),
+    ("<html>", "<html>")])
+def test_the_root_element_of_a_translated_page_has_the_target_language(root, expected):
+    page = f'<!DOCTYPE html>\n{root}<body lang="de"><p>Ein Hund.</p><p hreflang="de">7</p></body></html>'
+    document = HtmlDocument(page.encode())
+    assert document.render(document.blocks, "fr").decode() == page
+    blocks = [replace(block, text="Un chien.") for block in document.blocks]
+    assert document.render(blocks, "fr").decode() == page.replace(root, expected).replace("Ein Hund.", "Un chien.")
