@@ -71,8 +71,8 @@ _LINE = re.compile("(?:" + "|".join((
     r"|[\w-]++(?:[ \t]*+\|[ \t]*+{HEADING}(?P<title5>\S[^\n]*))?))", r"/{3,}",
     r"\*\[[^\]\n]{1,200}\]:[ \t]*+(?P<title6>\S[^\n]*)",                                # abbreviation
     r"\[![A-Za-z]{1,30}\][+-]?(?:[ \t]++{HEADING}(?P<title7>\S[^\n]*))?",                        # alert
-    # Tables of contents, snippets, commands of TeX, lists of attributes.
-    r"(?i:\[TOC\]|\[\[_?TOC_?\]\]|@\[toc\])", r";?-{1,8}8<-{1,8}[ \t]+[^\n]*", r"<<<[ \t]+[^\n]*",
+    # Comments of MyST, tables of contents, snippets, commands of TeX, lists of attributes.
+    r"%[^\n]*", r"(?i:\[TOC\]|\[\[_?TOC_?\]\]|@\[toc\])", r";?-{1,8}8<-{1,8}[ \t]+[^\n]*", r"<<<[ \t]+[^\n]*",
     r"\\[A-Za-z]{2,30}(?:\{[^{}\n]*\}|\[[^\[\]\n]*\])*+", _ATTRIBUTES)).replace(
         "{HEADING}", r"(?:#{1,6}[ \t]++)?+") + ")$")
 """Lines that are no text but for their titles."""
@@ -331,7 +331,8 @@ def parser() -> MarkdownIt:
     markdown = MarkdownIt("commonmark", {"inline_definitions": True}).enable(["table", "strikethrough"])
     markdown.disable("text_join")
     everywhere: RuleOptionsType = {"alt": ["paragraph", "reference", "blockquote", "list"]}
-    markdown.use(deflist_plugin).use(myst_block_plugin)
+    # The rule for comments, which _LINE replaces, fails if the last line of a quotation is empty.
+    markdown.use(deflist_plugin).use(myst_block_plugin).disable("myst_line_comment")
     markdown.block.ruler.before("reference", "footnote_def", footnote_def, everywhere)
     for name, rule in (("directive", _directive), ("extension_block", _block), ("extension_line", _line)):
         markdown.block.ruler.before("table", name, rule, everywhere)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from document_translators import translated
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from property_checks import few_and_many
@@ -392,6 +392,7 @@ PIECES = st.lists(st.sampled_from([
 
 
 @few_and_many(20, 2_000, PIECES)
+@example("> % a\n> ")
 def test_blocks_and_tags_of_extensions_are_found_again(source):
     document = MarkdownDocument(source.encode())
     assert document.render(document.blocks, "en") == source.encode()
