@@ -158,7 +158,7 @@ class Steps:
 
     def __init__(self, bench: Bench, shape: str, text: str, tokens: int, dtype: torch.dtype = torch.bfloat16,
                  dropout: float = 0.1, graphs: bool = True) -> None:
-        make_deterministic(bench.device)
+        make_deterministic()
         vocab_size = SHAPES[shape]["vocab_size"]
         self.number = 0
         self.corpus = bench.corpus(text, 5 * tokens // TEXTS[text], vocab_size)

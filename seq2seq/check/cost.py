@@ -20,13 +20,13 @@ from seq2seq.training.loop import KEPT_TO_RESUME
 
 GPU_MODEL_PARAMETERS = 10_000_000
 """Minimum number of parameters for an estimate of the time on GPUs: smaller models are quick on a CPU, too."""
-GPU_FLOPS = 200e12
-"""Floating-point operations a second of a training in bf16 on an H100. An H200 reached 245e12: the base model with
-attention by intervals, 684,000 target tokens a second. An H100 computes as fast, but its memory is 30 % slower, which
-is taken to cost 18 % of the speed."""
-GPU_SECONDS_A_LAYER = 0.9e-3
+GPU_FLOPS = 265e12
+"""Floating-point operations a second of a training in bf16 on an H100. An H200 reached 325e12: the base model with
+908,000 target tokens a second (docs/gpus.md). An H100 computes as fast, but its memory is 30 % slower, which is taken
+to cost 18 % of the speed."""
+GPU_SECONDS_A_LAYER = 0.55e-3
 """Minimum time per layer of a step on a GPU, however few tokens it has: on an H200, steps of 2,048 target tokens took
-10.4 ms with 6 + 6 layers of width 512."""
+6.6 ms with 6 + 6 layers of width 512."""
 GPU_SUM_BYTES_A_SECOND = 250e9
 """Bytes of the gradient that eight GPUs of a machine sum per second."""
 

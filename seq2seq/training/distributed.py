@@ -140,7 +140,11 @@ class ProcessGroup:
         return cast(list[int], largest.tolist())
 
     def micro_batches(self, micro_batches: Sequence[np.ndarray]) -> list[tuple[tuple[int, ...], np.ndarray]]:
-        """Return this rank's micro-batches of a step, each with its path.
+        """Return this rank's micro-batches of a step (see `of_all_ranks`)."""
+        return self.of_all_ranks(micro_batches)[self.rank :: self.world_size]
+
+    def of_all_ranks(self, micro_batches: Sequence[np.ndarray]) -> list[tuple[tuple[int, ...], np.ndarray]]:
+        """Return the micro-batches of a step that the ranks compute in turn, each with its path.
 
         The path is the index of the micro-batch, followed by 0 or 1 for every time it was split in half. If a step has
         fewer micro-batches than there are ranks, micro-batches are split. The split changes only the dropout masks,
@@ -153,7 +157,7 @@ class ProcessGroup:
             largest = max(range(len(paths)), key=lambda index: (len(paths[index][1]), -index))
             path, pairs = paths[largest]
             paths[largest : largest + 1] = [((*path, 0), pairs[::2]), ((*path, 1), pairs[1::2])]
-        return paths[self.rank :: self.world_size]
+        return paths
 
 
 SINGLE_PROCESS = ProcessGroup()

@@ -177,14 +177,16 @@ def _set_up(recipe: Recipe) -> tuple[torch.device, torch.dtype]:
     dtype."""
     device = torch.device(choose_device(recipe.training.device))
     allow_tf32(False)
-    make_deterministic(device)
+    make_deterministic()
     return device, choose_dtype(recipe.training.precision, str(device))
 
 
-def make_deterministic(device: torch.device) -> None:
-    """Make training deterministic. On a CPU, results are bit-identical for the same number of threads."""
+def make_deterministic() -> None:
+    """Let PyTorch use deterministic algorithms where it has some; `TrainingStep` reports where it has none.
+
+    On a CPU, results are bit-identical for the same number of threads."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True, warn_only=device.type == "cuda")
+    torch.use_deterministic_algorithms(True, warn_only=True)
     # By default, deterministic mode also fills uninitialised memory, which takes a seventh of the training time on a
     # CPU.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
@@ -217,8 +219,9 @@ def start_training(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCE
     shape = None
     if model.trains_packed(dtype):
         plan = plan_epoch(prepared.corpus, section.batch_tokens, section.accumulation, recipe.seed, epoch=0)
-        of_rank = (dict(group.micro_batches(step)).values() for step in plan)
-        shape = Shape.for_plan(prepared.corpus, of_rank, max_length)
+        # The same shape on all ranks: the matrix products of a GPU round differently for other sizes.
+        computed = (dict(group.of_all_ranks(step)).values() for step in plan)
+        shape = Shape.for_plan(prepared.corpus, computed, max_length)
     elif model.trains_packed(dtype, head_size=64):
         size = model.attentions[0].head_size
         console.print_message(f"attention heads of {size} features (model.d_model / model.num_heads) are padded on a "

@@ -44,6 +44,7 @@ class TrainingStep:
     blocks, ema_blocks: the weights, and their exponential moving average (empty without `ema_decay`), in blocks.
     max_tokens: maximum number of tokens of a micro-batch, source and target together; larger micro-batches are split.
         It is lowered permanently after each out-of-memory error. None: no limit.
+    deterministic: False once an operator has no deterministic algorithm.
     """
 
     def __init__(self, model: Model, section: TrainingSection, dtype: torch.dtype = torch.float32, *, seed: int,
@@ -77,6 +78,7 @@ class TrainingStep:
         self.ema_blocks = [block.detach().clone() for block in self.blocks.blocks] if section.ema_decay else []
         self.shape = shape
         self.max_tokens: int | None = None
+        self.deterministic = True
         # The labels of guided alignment are chosen on the host, so a graph cannot compute their loss.
         self.graphs = CudaGraphs(self.device, "training") if shape is not None and guided is None else None
         self.captured: dict[str, torch.cuda.CUDAGraph | None] = {}
@@ -168,9 +170,15 @@ class TrainingStep:
             else:
                 gradient, losses = self._run_graph(batch)
         except RuntimeError as error:
-            if not is_out_of_memory(error):
+            if is_out_of_memory(error):
+                return None
+            operator, without, _ = str(error).partition(" does not have a deterministic implementation")
+            if not without or not self.deterministic:
                 raise
-            return None
+            console.warn(f"trainings with the same seed will differ slightly on this device, because PyTorch has no "
+                         f"deterministic algorithm there for {operator}")
+            self.deterministic = False
+            return self._gradient_of_micro_batch(corpus, path, pairs, sums)
         finally:
             for weight in self.compute_weights:
                 weight.grad = None
@@ -188,7 +196,7 @@ class TrainingStep:
         for weight in self.compute_weights:                                     # a failed capture may leave gradients
             weight.grad = None
         loss_scale = self.optimizer.loss_scale
-        with nullcontext() if self.graphs is None else strictly_deterministic():
+        with strictly_deterministic() if self.deterministic else nullcontext():
             total, loss = self.loss(batch, links)
             total.backward(None if loss_scale is None else loss_scale.value)
         gradients = [gradient_of(name, weight) for name, weight in zip(self.names, self.compute_weights, strict=True)]
@@ -361,17 +369,16 @@ def update_moving_average(ema_weights: Sequence[Tensor], weights: Sequence[Tenso
 
 @contextmanager
 def strictly_deterministic() -> Iterator[None]:
-    """Context in which operators without a deterministic algorithm raise errors on a GPU, too.
+    """Context in which operators without a deterministic algorithm raise errors.
 
-    `make_deterministic` only lets them warn there. But then fused attention (PyTorch 2.11) has a backward pass that is
-    not deterministic, although there is one that is.
+    If they only warn, fused attention on a GPU (PyTorch 2.11) has a backward pass that is not deterministic, although
+    there is one that is.
     """
-    warns = torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(True)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(True, warn_only=warns)
+        torch.use_deterministic_algorithms(True, warn_only=True)
 
 
 @torch.no_grad()

@@ -33,6 +33,7 @@ from seq2seq.model.kernels.interval_attention import attend  # noqa: E402
 from seq2seq.model.kernels.residual_norm import residual_norm  # noqa: E402
 from seq2seq.model.kernels.row_sums import linear  # noqa: E402
 from seq2seq.model.transformer import ACTIVATIONS  # noqa: E402
+from seq2seq.training.run import make_deterministic  # noqa: E402
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 # Bounds of the error of a tensor, relative to its norm: about twice the error of rounding each number once.
@@ -41,8 +42,10 @@ BOUND = {BF16: 5e-3, FP16: 8e-4, FP32: 2e-5}
 
 @pytest.fixture(autouse=True)
 def gpu_with_kernels(without_waits):
+    """A GPU that the kernels support, as in a training: otherwise PyTorch adds gradients of an embedding atomically."""
     if torch.cuda.get_device_capability() < (8, 0):
         pytest.skip("the kernels need compute capability 8.0 or above")
+    make_deterministic()
 
 
 def on_gpu(tensors, dtype=None):

@@ -1,5 +1,7 @@
 """The gradient of a step does not depend on its micro-batches, and running out of memory splits them."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from seq2seq.data.batching import IGNORE_INDEX
 from seq2seq.devices import is_out_of_memory
 from seq2seq.errors import UserError
 from seq2seq.model.consistency import TokenCutoff
+from seq2seq.model.transformer import Transformer
 from seq2seq.model.variants.rnn import RecurrentModel
 from seq2seq.recipe import TrainingSection
 from seq2seq.training.step import TrainingStep
@@ -127,6 +130,28 @@ def test_other_errors_are_not_treated_as_out_of_memory(make_model, make_corpus, 
 ])
 def test_out_of_memory_errors_of_every_library_are_recognised(error, recognised):
     assert is_out_of_memory(error) == recognised
+
+
+def test_an_operator_without_a_deterministic_algorithm_is_used_and_named_once(make_model, make_corpus, monkeypatch,
+                                                                              capsys):
+    model, corpus = make_model(dtype=torch.float32), make_corpus()
+
+    def weights_after(loss):
+        monkeypatch.setattr(Transformer, "loss", loss)
+        step = TrainingStep(copy.deepcopy(model), TrainingSection(), seed=1, max_length=19)
+        for number in (1, 2):
+            step.update(corpus, [np.arange(4)], number, 0.1)
+        return step.weights
+
+    def loss_without_algorithm(self, *arguments):
+        if not torch.is_deterministic_algorithms_warn_only_enabled():
+            raise RuntimeError("wobble_cuda does not have a deterministic implementation, but you set …")
+        return loss(self, *arguments)
+
+    loss = Transformer.loss
+    expected, found = weights_after(loss), weights_after(loss_without_algorithm)
+    assert all(map(torch.equal, found, expected))
+    assert capsys.readouterr().err.count("no deterministic algorithm there for wobble_cuda") == 1
 
 
 def test_consistency_compares_two_passes_with_different_dropout_masks(make_model, make_corpus, monkeypatch):
