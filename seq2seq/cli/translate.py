@@ -217,7 +217,6 @@ def translate(
     from seq2seq.documents.translate_document import divide_document, model_recipe, read_document
     from seq2seq.formats.placeholders import Placeholders
     from seq2seq.storage.checkpoints import resolve_model_path
-    from seq2seq.translation.output_faults import NOT_TRANSLATED
     from seq2seq.translation.sources import constrained_sources, growing_blocks
     from seq2seq.translation.worker_processes import device_of_worker
 
@@ -297,8 +296,6 @@ def translate(
             for data in stop.interruptible(unfinished.joined()):
                 unfinished.output.write(data)
             if divided:
-                for place, problem in divided.unread:
-                    warnings.faulty.warn(place, f"{NOT_TRANSLATED}: {problem}")
                 with naming(name):
                     unfinished.output.write(divided.join([n_best[0].text for _, n_best in sentences],
                                                          recipe.languages.target, translator.align,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
@@ -29,7 +29,7 @@ from seq2seq.tokenizers.line_splitting import (
     join_translations,
     split_margins,
 )
-from seq2seq.translation.output_faults import LOST_PLACEHOLDER
+from seq2seq.translation.output_faults import LOST_PLACEHOLDER, NOT_TRANSLATED
 from seq2seq.translation.placement import Align, align_words, place_tags, single_spaced, with_spaces
 
 MAX_SENTENCES = 400_000
@@ -203,12 +203,12 @@ class _DividedPieces:
 
 
 class DividedDocument:
-    """Document divided into sentences.
+    """Document divided into sentences. It reads and writes no file and knows no model: command line, Python and server
+    translate `sentences` and call `join`.
 
     sentences: texts to translate, as `_plain` returns them. Sentences without letters are left out.
     tags: tag of each of `sentences`, which is that of the corpora of a model with which its block begins; "": none.
     places: place in the document of the first occurrence of each of `sentences`, such as `line 12`.
-    unread: place and problem of each message with branches that cannot be read, and so stays as it is.
     """
 
     def __init__(self, document: Document, once: bool = False, placeholders: Placeholders = _STANDARD,
@@ -223,7 +223,7 @@ class DividedDocument:
         self.tags: list[str] = []
         self.places: list[str] = []
         self._indices: list[int] = []                                   # index in `sentences` of each sentence to join
-        self.unread: list[tuple[str, str]] = []
+        self._unread: list[tuple[str, str]] = []                        # place and problem of a message that stays
         first: dict[tuple[str, str], int] = {}
         count = 0
         for block in document.blocks:
@@ -233,7 +233,7 @@ class DividedDocument:
                 prepared = prepare(block)
             except DocumentError as error:
                 prepared = Prepared(block, [])
-                self.unread.append((block.place or "the document", str(error)))
+                self._unread.append((block.place or "the document", str(error)))
             self._blocks.append(_DividedPieces(prepared, [divide_block(piece.block, placeholders)
                                                           for piece in prepared.pieces]))
             sentences = [sentence for piece in self._blocks[-1].pieces for sentence in piece.sentences]
@@ -254,6 +254,11 @@ class DividedDocument:
         """Text of all blocks, for the identification of its language."""
         return "\n".join(block.text for block in self._document.blocks)
 
+    @property
+    def source_languages(self) -> Set[str]:
+        """Codes of the languages that the document names for its texts."""
+        return self._document.source_languages
+
     def join(self, translations: Sequence[str], target_language: str, align: Align | None = None,
              report: Callable[[str, str], None] = lambda place, fault: None) -> bytes:
         """Return the translated document.
@@ -261,7 +266,8 @@ class DividedDocument:
         Args:
             translations: one for each of `sentences`.
             align: function that aligns tagged sentences with their translations; None: tags are placed by position.
-            report: function that is called with the place of a block and a fault: LOST_PLACEHOLDER if the block lost a
+            report: function that is called with the place of a block and a fault: NOT_TRANSLATED with the problem of a
+                message whose branches cannot be read, and so stays as it is; LOST_PLACEHOLDER if the block lost a
                 placeholder or a tag which its translated sentences still have, or if directives of printf changed their
                 order.
         """
@@ -284,6 +290,8 @@ class DividedDocument:
                        block.prepared.message is None and _reordered(block.prepared.block.text, blocks[-1].text)):
                 damaged.append(place)
         rendered = self._document.render(blocks, target_language)
+        for place, problem in self._unread:
+            report(place, f"{NOT_TRANSLATED}: {problem}")
         for place in dict.fromkeys([*damaged, *self._document.left_out]):
             report(place, LOST_PLACEHOLDER)
         return rendered

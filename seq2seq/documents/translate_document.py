@@ -16,7 +16,6 @@ from seq2seq.formats.registry import SUFFIXES, format_of, parse
 from seq2seq.recipe import DecodingOptions, Languages, Recipe
 from seq2seq.storage.checkpoints import resolve_model_path, stored_recipe
 from seq2seq.tokenizers.source import Source
-from seq2seq.translation.output_faults import NOT_TRANSLATED
 from seq2seq.translation.text_io import LineWarnings, UnseenCharacters
 from seq2seq.translation.translation import ReportProgress
 from seq2seq.translation.translator import Translator
@@ -55,8 +54,6 @@ def translate_document(translator: Translator | TranslatorPool, document: Path |
         unseen.add(place, best.unseen)
         if best.faults:
             warnings.warn(place, ", ".join(best.faults))
-    for place, problem in divided.unread:
-        warnings.warn(place, f"{NOT_TRANSLATED}: {problem}")
     with naming(str(path)):
         joined = divided.join([best.text for best, *_ in n_best], languages.target, translator.align, warnings.warn)
     warnings.finish()

@@ -106,22 +106,26 @@ def structure_of(data: bytes) -> str | None:
 
 
 def parse(data: bytes, format: str, name: str, source_language: str, target_language: str) -> Document:
+    """Parse a document as `read` does. name: name of the document, with which its errors begin."""
+    with naming(name):
+        return read(data, format, source_language, target_language)
+
+
+def read(data: bytes, format: str, source_language: str, target_language: str) -> Document:
     """Parse a document.
 
     Args:
-        format: one of FORMATS. name: name of the document, for messages. source_language, target_language: codes of the
-            languages of the translation; the first one is "" if it is not known yet.
+        format: one of FORMATS. source_language, target_language: codes of the languages of the translation; the first
+            one is "" if it is not known yet.
     """
     if format not in FORMATS:
         raise UserError(f"'{format}' is not a format of documents. The formats are {', '.join(FORMATS)}.")
     module, _, class_name = _TABLE[format][0].rpartition(".")
-    read = getattr(import_module(module), class_name)
-    with naming(name):
-        if format not in OFFICE:
-            _require_text(data)
-        document: Document = read(data, source_language, target_language)
-        _require_language("texts", document.source_languages, source_language)
-        _require_language("translations", document.target_languages, target_language)
+    if format not in OFFICE:
+        _require_text(data)
+    document: Document = getattr(import_module(module), class_name)(data, source_language, target_language)
+    _require_language("texts", document.source_languages, source_language)
+    _require_language("translations", document.target_languages, target_language)
     return document
 
 

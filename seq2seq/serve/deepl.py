@@ -6,8 +6,7 @@ Documentation: https://developers.deepl.com/api-reference
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -16,10 +15,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from seq2seq.formats.block import Block, Document
-from seq2seq.formats.html import HtmlDocument
-from seq2seq.formats.texts import is_text
-from seq2seq.formats.units import Unit, UnitDocument, unit_of
 from seq2seq.formats.xml_text import SplitSentences, XmlOptions, XmlTextDocument
 from seq2seq.languages import language_name
 from seq2seq.serve.api import (
@@ -39,10 +34,12 @@ from seq2seq.serve.deepl_glossaries import (
     base_language,
     parse_entries,
 )
+from seq2seq.serve.deepl_texts import WholeText, read_unsplit_html
+from seq2seq.serve.document_workers import Read
 from seq2seq.serve.errors import ApiError, invalid
 from seq2seq.serve.files import safe_name, suffix_of
 from seq2seq.serve.parameters import flag, names, read_parameters, text, texts
-from seq2seq.serve.service import AUTO, Glossaries, Read
+from seq2seq.serve.service import AUTO, Glossaries
 from seq2seq.serve.threads import in_thread
 
 T = TypeVar("T")
@@ -372,36 +369,14 @@ def _reader(parameters: Mapping[str, Any]) -> Read | None:
     splitting, non_splitting, ignored = (frozenset(names(parameters, name)) for name in TAG_LISTS)
     if markup == "xml":
         options = XmlOptions(splitting, non_splitting, ignored, outline, cast(SplitSentences, split or "1"))
-        return lambda data: XmlTextDocument(data, options)
+        return partial(XmlTextDocument, options=options)
     for name, value in zip((*TAG_LISTS, "outline_detection"), (splitting, non_splitting, ignored, not outline),
                            strict=True):
         if value:
             raise invalid(f"{name} parameter is supported only with tag_handling xml")
     if markup == "html":
-        return _read_unsplit_html if split == "0" else None
-    return (lambda data: _WholeText(data, split != "0")) if split in ("0", "nonewlines") else None
-
-
-def _read_unsplit_html(data: bytes) -> Document:
-    document = HtmlDocument(data)
-    document.blocks = [replace(block, split=False) for block in document.blocks]
-    return document
-
-
-class _WholeText(UnitDocument):
-    """Plain text in which line ends do not end sentences."""
-
-    def __init__(self, data: bytes, split: bool) -> None:
-        """split: False if the text is one sentence."""
-        self._split = split
-        super().__init__(data)
-
-    def find_units(self) -> Iterator[Unit]:
-        if is_text(self.text):
-            yield unit_of(0, len(self.text), Block(self.text, place="text", split=self._split))
-
-    def write(self, unit: Unit, block: Block) -> str:
-        return unit.before + block.text + unit.after
+        return read_unsplit_html if split == "0" else None
+    return partial(WholeText, split=split != "0") if split in ("0", "nonewlines") else None
 
 
 def _languages(parameters: Mapping[str, Any]) -> Languages:

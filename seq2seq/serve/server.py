@@ -67,6 +67,7 @@ def application(service: Service, limits: Limits, settings: Settings, reload_sec
         finally:
             watcher.cancel()
             await asyncio.to_thread(service.scheduler.close)
+            await asyncio.to_thread(service.workers.close)
 
     return create_app(service, limits, settings, lifespan)
 

@@ -17,11 +17,13 @@ import numpy as np
 from seq2seq.data.glossary import Glossary
 from seq2seq.documents.divided_document import DividedDocument
 from seq2seq.errors import CorpusError, OptionError, RequestError, UserError
-from seq2seq.formats.block import Document, naming
-from seq2seq.formats.registry import FORMATS, OFFICE, parse
+from seq2seq.formats import registry
+from seq2seq.formats.block import naming
+from seq2seq.formats.registry import FORMATS, OFFICE
 from seq2seq.languages import language_name, resolve, suggestion_for
 from seq2seq.serve.detection import Detected, Detector
 from seq2seq.serve.directions import Directions
+from seq2seq.serve.document_workers import DocumentWorkers, Read, RemoteDocument
 from seq2seq.serve.errors import ApiError, invalid
 from seq2seq.serve.metrics import Metrics
 from seq2seq.serve.models import Divided, Group, Models, RequestOptions
@@ -30,7 +32,6 @@ from seq2seq.serve.threads import in_thread
 from seq2seq.tokenizers.canonical_text import canonical
 from seq2seq.tokenizers.context import in_context
 from seq2seq.tokenizers.source import Source, as_source
-from seq2seq.translation.output_faults import NOT_TRANSLATED
 from seq2seq.translation.placement import Align
 from seq2seq.translation.translation import TERM_REPORTS, Translation
 
@@ -47,8 +48,7 @@ CHARACTERS_PER_TEXT = 50
 T = TypeVar("T")
 Glossaries = Mapping[tuple[str, str, str], Glossary]
 """Glossaries by name, source and target language."""
-Read = Callable[[bytes], Document]
-"""Function that parses a document."""
+Parsed = DividedDocument | RemoteDocument
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Service:
                  max_seconds: float = math.inf, charge: Callable[[str, float], None] = lambda client, seconds: None,
                  ) -> None:
         """For the arguments, see `Scheduler`."""
-        self.models, self.metrics = models, Metrics()
+        self.models, self.metrics, self.workers = models, Metrics(), DocumentWorkers()
         self.scheduler = Scheduler(models.translate, batch_tokens, max_waiting, max_seconds, self.metrics.count_batch,
                                    charge)
         self._detector: Detector | None = None
@@ -102,7 +102,7 @@ class Service:
             self._detector = Detector(ordered)
         return self._detector.decide(text)
 
-    def _named(self, document: Document) -> Detected | None:
+    def _named(self, document: Parsed) -> Detected | None:
         """Return the language that a document names for its texts; None if it names none, several, or one that is not
         served."""
         codes = document.source_languages
@@ -194,18 +194,19 @@ class Service:
         self.language(target)
         size = sum(map(len, contents)) + CHARACTERS_PER_TEXT * len(contents)
 
-        def parse_all() -> tuple[list[DividedDocument], list[Detected | None]]:
+        def parse_all() -> tuple[list[Parsed], list[Detected | None]]:
             """Return the documents, and the language that each of them names, if the request does not name one."""
-            languages = (fixed[0], fixed[-1]) if fixed else ("", self.language(target))
-            if read is None:
-                parsed = [parse(one, format, name, *languages) for one in contents]
+            source_language, target_language = (fixed[0], fixed[-1]) if fixed else ("", self.language(target))
+            parser = read or partial(registry.read, format=format, source_language=source_language,
+                                     target_language=target_language)
+            tags = self._tags(fixed) if in_lines else ()
             with naming(name):
-                parsed = [read(one) for one in contents] if read else parsed
-                tags = self._tags(fixed) if in_lines else ()
-                documents = [DividedDocument(one, tags=tags) for one in parsed]
+                documents: list[Parsed] = [
+                    self.workers.open(one, parser) if format in OFFICE or format != "text" and size > THREAD_CHARACTERS
+                    else DividedDocument(parser(one), tags=tags) for one in contents]
             for document in documents:
                 check(document.content)
-            return documents, [None if fixed else self._named(one) for one in parsed]
+            return documents, [None if fixed else self._named(one) for one in documents]
 
         try:
             documents, detected = await _run(parse_all, size, quick=format == "text")
@@ -333,7 +334,7 @@ class Service:
         return n_best
 
 
-def _tagged(document: DividedDocument, tag: str) -> list[Source]:
+def _tagged(document: Parsed, tag: str) -> list[Source]:
     """Return the sentences of a document with their tags. tag: that of the request; "": each line may have its own."""
     for own in document.tags if tag else ():
         if own not in ("", tag):
@@ -341,17 +342,17 @@ def _tagged(document: DividedDocument, tag: str) -> list[Source]:
     return [Source(text, tag=tag or own) for text, own in zip(document.sentences, document.tags, strict=True)]
 
 
-def _translated(document: DividedDocument, n_best: Sequence[list[Translation]], path: tuple[str, ...],
+def _translated(document: Parsed, n_best: Sequence[list[Translation]], path: tuple[str, ...],
                 options: RequestOptions, detected: Detected | None, align: Align) -> Translated[bytes]:
     if len(path) == 1:
         return Translated([document.join(document.sentences, path[-1])], path, [], detected)
 
-    damaged = Counter({NOT_TRANSLATED: len(document.unread)})
+    damaged = Counter[str]()
 
     def joined(rank: int) -> bytes:
         """Join the translations of one rank. A sentence with fewer translations contributes its best one."""
         return document.join([each[rank if rank < len(each) else 0].text for each in n_best], path[-1], align,
-                             lambda place, fault: damaged.update([fault] * (rank == 0)))
+                             lambda place, fault: damaged.update([fault.partition(":")[0]] * (rank == 0)))
 
     ranks = max(map(len, n_best), default=1)
     different = list(dict.fromkeys(joined(rank) for rank in range(min(ranks, options.n_best))))

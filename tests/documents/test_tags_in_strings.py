@@ -206,6 +206,8 @@ def test_a_message_that_cannot_be_read_stays_as_it_is_and_is_reported_with_its_p
     source = b'{"a": "A dog",\n"b": "You have {n, plural, one {# dog"}'
     divided = DividedDocument(parse(source, "json", "a", "en", "de"))
     assert divided.sentences == ["A dog"]
-    ((place, problem),) = divided.unread
-    assert place == "line 2" and "a branch one without its }" in problem
-    assert divided.join(["Ein Hund"], "de") == source.replace(b"A dog", b"Ein Hund")
+    reports = []
+    result = divided.join(["Ein Hund"], "de", report=lambda place, fault: reports.append((place, fault)))
+    assert result == source.replace(b"A dog", b"Ein Hund")
+    ((place, fault),) = reports
+    assert place == "line 2" and fault.startswith("not_translated: ") and "a branch one without its }" in fault
