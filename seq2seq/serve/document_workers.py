@@ -58,6 +58,7 @@ class RemoteDocument:
     workers: DocumentWorkers
     data: bytes
     read: Read
+    known_tags: tuple[str, ...]
     sentences: list[str]
     tags: list[str]
     content: str
@@ -66,7 +67,8 @@ class RemoteDocument:
     def join(self, translations: Sequence[str], target_language: str, align: Align | None = None,
              report: Callable[[str, str], None] = lambda place, fault: None) -> bytes:
         """Return the translated document; see `DividedDocument.join`."""
-        rendered, faults = self.workers.call(_join, self.data, self.read, translations, target_language, align=align)
+        rendered, faults = self.workers.call(_join, self.data, self.read, self.known_tags, translations, target_language,
+                                             align=align)
         for place, fault in faults:
             report(place, fault)
         return cast(bytes, rendered)
@@ -80,13 +82,13 @@ class DocumentWorkers:
         for _ in range(LARGE_THREADS):
             self._idle.put(None)
 
-    def open(self, data: bytes, read: Read) -> RemoteDocument:
-        """Parse a document, and divide it into sentences.
+    def open(self, data: bytes, read: Read, tags: tuple[str, ...] = ()) -> RemoteDocument:
+        """Parse a document, and divide it into sentences. tags: see `DividedDocument`.
 
         Raises:
             DocumentError: the document is malformed, or exceeds a limit.
         """
-        return RemoteDocument(self, data, read, *self.call(_open, data, read))
+        return RemoteDocument(self, data, read, tags, *self.call(_open, data, read, tags))
 
     def call(self, function: Callable[..., Any], *arguments: Any, align: Align | None = None) -> Any:
         """Wait for a worker, and return the result of a function there. align: function that it may call here."""
@@ -158,6 +160,8 @@ class _Worker:
 def _serve(pipe: Connection) -> None:
     """Do the work that the pipe names, until it is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)                                # Ctrl-C is for the server
+    with suppress(AttributeError):                                              # Windows
+        os.nice(10)                                                             # models and short requests go first
     with suppress(EOFError, ConnectionError):
         while True:
             function, aligns, *arguments = pipe.recv()
@@ -204,16 +208,17 @@ def _limit() -> None:
         resource.setrlimit(limit, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 
 
-def _open(data: bytes, read: Read, align: Align | None) -> tuple[list[str], list[str], str, frozenset[str]]:
-    document = DividedDocument(read(data))
+def _open(data: bytes, read: Read, tags: tuple[str, ...], align: Align | None,
+          ) -> tuple[list[str], list[str], str, frozenset[str]]:
+    document = DividedDocument(read(data), tags=tags)
     return document.sentences, document.tags, document.content, frozenset(document.source_languages)
 
 
-def _join(data: bytes, read: Read, translations: Sequence[str], target_language: str, align: Align | None,
-          ) -> tuple[bytes, list[tuple[str, str]]]:
+def _join(data: bytes, read: Read, tags: tuple[str, ...], translations: Sequence[str], target_language: str,
+          align: Align | None) -> tuple[bytes, list[tuple[str, str]]]:
     faults: list[tuple[str, str]] = []
-    rendered = DividedDocument(read(data)).join(translations, target_language, align,
-                                                lambda place, fault: faults.append((place, fault)))
+    document = DividedDocument(read(data), tags=tags)
+    rendered = document.join(translations, target_language, align, lambda place, fault: faults.append((place, fault)))
     if len(rendered) > OUTPUT_BYTES:
         raise DocumentError(f"the translated document would have {len(rendered):,} bytes, more than {OUTPUT_BYTES:,}")
     return rendered, faults

@@ -41,8 +41,8 @@ TEXT_FORMATS = tuple(format for format in FORMATS if format not in (*OFFICE, "tm
 MAX_ALTERNATIVES = 10
 """Maximum number of alternatives of a translation. A client that asks for more gets this number."""
 THREAD_CHARACTERS = 5_000
-"""Texts above this length are divided and joined in another thread, so that other requests do not wait. For shorter
-texts, the switch to the thread and back would take longer than the work."""
+"""Texts above this length are divided and joined by workers, and other work for them is done in another thread, so that
+other requests do not wait. For shorter texts, the switch and back would take longer than the work."""
 CHARACTERS_PER_TEXT = 50
 """Number of characters whose division takes as long as what each text of a request costs, even an empty one."""
 T = TypeVar("T")
@@ -202,7 +202,7 @@ class Service:
             tags = self._tags(fixed) if in_lines else ()
             with naming(name):
                 documents: list[Parsed] = [
-                    self.workers.open(one, parser) if format in OFFICE or format != "text" and size > THREAD_CHARACTERS
+                    self.workers.open(one, parser, tags) if format in OFFICE or len(one) > THREAD_CHARACTERS
                     else DividedDocument(parser(one), tags=tags) for one in contents]
             for document in documents:
                 check(document.content)
