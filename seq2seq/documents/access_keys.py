@@ -26,8 +26,6 @@ _MARKS = {
 _PLACEHOLDERS = Placeholders()
 MAX_LABEL = 60
 """Maximum length of a text in which `_` or `~` inside of a word is a mark. In longer texts, it is part of a name."""
-MIN_PART = 3
-"""Minimum length of both parts of a word such as `file_name` in lower case, which is a name, not a label with a key."""
 
 
 def without_key(block: Block) -> tuple[Block, str, str]:
@@ -46,13 +44,13 @@ def without_key(block: Block) -> tuple[Block, str, str]:
 
 
 def _is_label(text: str, begin: int, end: int) -> bool:
+    """Return True if a mark from `begin` to `end` is that of a key: at the beginning of a word, or inside of a word of
+    a label that begins with its only upper-case letter, as `E_xit`. `user_id`, `en_US` and `LC_ALL` are names."""
     before, after = re.search(r"\w*\Z", text[:begin]), re.match(r"\w*", text[end:])
     assert before is not None and after is not None
-    if not before[0]:
-        return True
-    if len(text) > MAX_LABEL:
-        return False
-    return not ((before[0] + after[0]).islower() and min(len(before[0]), len(after[0])) >= MIN_PART)
+    word = before[0] + after[0]
+    has_no_case = not word[0].isupper() and not word[0].islower()
+    return not before[0] or len(text) <= MAX_LABEL and (word.istitle() or has_no_case)
 
 
 def with_key(block: Block, mark: str, key: str) -> Block:

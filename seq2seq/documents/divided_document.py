@@ -13,6 +13,7 @@ import numpy as np
 
 from seq2seq.documents.preparation import Prepared, prepare
 from seq2seq.formats.block import Block, Document, DocumentError
+from seq2seq.formats.data_values import is_data
 from seq2seq.formats.inline_tags import Tag
 from seq2seq.formats.placeholders import Placeholders
 from seq2seq.formats.spans import overlapping, replace_spans
@@ -90,6 +91,8 @@ def divide_block(block: Block, placeholders: Placeholders = _STANDARD) -> Divide
     begins: list[int] = []
     for low, high in pairwise(_line_ends(block)):
         before, core, _ = split_margins(text[low:high])
+        if "\t" in text and block.keeps_lines and is_data(core):                # Ctrl+O in "Open\tCtrl+O"
+            continue
         line = split_sentences(core) if block.split else DividedLine("", [core] if core else [], [], "")
         line = _without_cuts(line, placeholders.spans(core)) if len(line.texts) > 1 else line
         position = low + len(before)
@@ -150,11 +153,13 @@ def _without_cuts(line: DividedLine, spans: Sequence[Span]) -> DividedLine:
 def _line_ends(block: Block) -> list[int]:
     """Return the positions at which the lines of a block end, as a list from 0 to the length of its text.
 
-    If the block keeps its lines, a line feed ends a line, unless the next line begins with a lower-case letter.
+    If the block keeps its lines, a tab ends a line, and so does a line feed, unless the next line begins with a
+    lower-case letter.
     """
     text = block.text
     ends = {tag.position for tag in block.tags if tag.kind == "break"}
     if block.keeps_lines:
+        ends |= {match.start() for match in re.finditer("\t", text)}
         ends |= {match.start() for match in re.finditer("\n", text) if not text[match.end():match.end() + 1].islower()}
     return [0, *sorted(ends - {0, len(text)}), len(text)]
 

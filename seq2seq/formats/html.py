@@ -23,6 +23,7 @@ from seq2seq.formats.runs import RunDocument, Token
 from seq2seq.formats.spans import Edit, replace_spans
 from seq2seq.formats.tags_in_text import UNTRANSLATED, VOID
 from seq2seq.formats.units import Unit
+from seq2seq.tokenizers.line_splitting import SENTENCE_MARKS
 
 # As in HTML 5, a quote begins the value of an attribute only after =.
 _TAG = re.compile(r"<(?P<end>/?)(?P<name>[a-zA-Z][^\s/<>]*+)"
@@ -35,14 +36,19 @@ _ELEMENTS = {
              "title tr ul video",
     "inline opaque": "code kbd math rp rt rtc samp svg var",
     "opaque": "canvas iframe listing noembed noframes object plaintext pre script style textarea xmp",
+    # They may be a part of a word, as in `<b>T</b>wo`. Of others, such as links, two neighbours are two texts.
+    "part of a word": "abbr acronym b bdi bdo big cite code data del dfn em font i ins kbd mark nobr q s samp small "
+                      "span strike strong sub sup time tt u var",
 }
-_BLOCK, _INLINE_OPAQUE, _OPAQUE = (frozenset(names.split()) for names in _ELEMENTS.values())
+_BLOCK, _INLINE_OPAQUE, _OPAQUE, _PARTS_OF_WORDS = (frozenset(names.split()) for names in _ELEMENTS.values())
 _BLOCK |= _OPAQUE
 _CHARSET = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?([A-Za-z0-9._-]+)", re.IGNORECASE)
 _ROOT = re.compile(r"<html\s[^<>]*+>", re.IGNORECASE)
 _LANGUAGE = re.compile(r"((?<![\w-])lang\s*+=\s*+[\"']?)[a-z]{2,3}(?:-[a-z\d]+)*+(?=[\s\"'>])", re.IGNORECASE)
 _TRANSLATED = re.compile(r"\btranslate\s*=\s*[\"']?yes\b", re.IGNORECASE)
 _ADDRESS = re.compile(r"\s*(?:https?://|www\.|[@#])\S+\s*")
+_PICTURES = frozenset({"img", "picture"})
+_SENTENCE_END = re.compile(rf"[{SENTENCE_MARKS}\u3002\uff01\uff1f][\"')\]\u201d\u2019\u00bb]*\Z")
 _RAW_TEXT = frozenset({"script", "style", "textarea"})
 
 
@@ -54,7 +60,7 @@ class HtmlDocument(RunDocument):
 
     def tokens(self) -> Iterable[Token]:
         require_count(sum(map(self.text.count, ("<", "{{", "{%", "{#", "{!!", "@"))), MAX_TAGS, "tags")
-        return _with_opaque_joined(list(_tokens(self.text[self.begin:])))
+        return _with_borders(_with_opaque_joined(list(_tokens(self.text[self.begin:]))))
 
     def block(self, text: str, tags: tuple[Tag, ...], place: str) -> Block:
         return Block(text, tags, place, syntax=("template",), markup_in_text=False)
@@ -97,7 +103,9 @@ def _tokens(source: str) -> Iterator[Token]:
             position += 1
             continue
         yield from _text(source, begin, position, codes)
-        name = (match["name"] or "").lower()
+        name = written = (match["name"] or "").lower()
+        if (local := name.rpartition(":")[2]) in _OPAQUE or local in _INLINE_OPAQUE:
+            name = local                                                        # <m:math> of XHTML
         raw = source[position:match.end()]
         begin = position = match.end()
         if not name:
@@ -108,7 +116,7 @@ def _tokens(source: str) -> Iterator[Token]:
             alone = name in VOID or raw.endswith("/>")
             yield Token("alone" if alone else "open", raw, name)
             if name in _RAW_TEXT and not alone:
-                closing = re.compile(rf"</{name}[\s>]", re.IGNORECASE).search(markup, begin)
+                closing = re.compile(rf"</{re.escape(written)}[\s>]", re.IGNORECASE).search(markup, begin)
                 position = closing.start() if closing else len(source)
                 if position > begin:
                     yield Token("other", source[begin:position])
@@ -161,6 +169,46 @@ def _with_opaque_joined(tokens: list[Token]) -> list[Token]:
         result.append(Token("other", token.raw) if token.name in _BLOCK else token)
         index += 1
     return result
+
+
+def _with_borders(tokens: Sequence[Token]) -> list[Token]:
+    """Separate the runs of neighbours that touch without white space, but are no parts of one word.
+
+    These are two links, or two elements that this module does not know, as `<a>Two dogs</a><a>A red car</a>`; texts on
+    both sides of a picture; texts between which a sentence ends; and elements of which the second one begins with an
+    upper-case letter. Other neighbours, as in `<b>T</b>wo`, may be parts of a word.
+    """
+    result: list[Token] = []
+    last: Token | None = None                                                   # text of the run
+    since = 0                                                                   # index in `result` behind it
+    for token in tokens:
+        if token.kind == "other":
+            last = None
+        elif token.kind in ("text", "value") and token.text:
+            between = result[since:]
+            if last is not None and between and not last.text[-1:].isspace() and not token.text[:1].isspace():
+                result[since:] = _separated(between, last.text, token.text)
+            last, since = token, len(result) + 1
+        result.append(token)
+    return result
+
+
+def _separated(tags: Sequence[Token], before: str, after: str) -> Sequence[Token]:
+    """Return the tags between two texts, with a token `other` if they separate runs."""
+    picture = next((number for number, tag in enumerate(tags) if tag.kind == "alone" and (
+        tag.name in _PICTURES or tag.raw.lower().startswith("<svg"))), None)
+    if picture is not None:
+        return [*tags[:picture], Token("other", tags[picture].raw), *tags[picture + 1:]]
+    opened = next((number for number, tag in enumerate(tags) if tag.kind == "open"), len(tags))
+    closing, opening = tags[opened - 1:opened], tags[opened:opened + 1]         # of neighbours
+    ends_sentence = after[0].isalpha() and not after[0].islower() and _SENTENCE_END.search(before[-3:])
+    if closing and opening and closing[0].kind == "close":
+        parts = closing[0].name in _PARTS_OF_WORDS and opening[0].name in _PARTS_OF_WORDS
+        if parts and not ends_sentence and (not after[0].isupper() or before[-1].isupper()):
+            return tags
+    elif not ends_sentence:
+        return tags
+    return [*tags[:opened], Token("other", ""), *tags[opened:]]
 
 
 def _ruby_ends(tokens: Sequence[Token]) -> dict[int, int]:

@@ -355,7 +355,7 @@ def _written(text: str, tags: Sequence[Tag], is_escaped: bool, span: _Text) -> s
             part = " "                                                   # `a``b` would be one piece of code
         if parts and parts[-1].endswith("\n"):
             part = part.lstrip(" ")
-        if kind == "underlined" or kind == "heading" and "|" not in span.text:
+        if kind == "underlined" or kind in ("heading", "alt", "note") and "|" not in span.text:
             part = part.replace("|", "&#124;")                           # with the line below, | could make a table
         if part and starts_line and not (kind == "row" and part.startswith("|")):
             part = _escape_start(part, is_break, is_escaped)

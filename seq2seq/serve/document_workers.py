@@ -67,8 +67,8 @@ class RemoteDocument:
     def join(self, translations: Sequence[str], target_language: str, align: Align | None = None,
              report: Callable[[str, str], None] = lambda place, fault: None) -> bytes:
         """Return the translated document; see `DividedDocument.join`."""
-        rendered, faults = self.workers.call(_join, self.data, self.read, self.known_tags, translations, target_language,
-                                             align=align)
+        rendered, faults = self.workers.call(_join, self.data, self.read, self.known_tags, translations,
+                                             target_language, align=align)
         for place, fault in faults:
             report(place, fault)
         return cast(bytes, rendered)

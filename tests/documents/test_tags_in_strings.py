@@ -114,7 +114,7 @@ def test_tags_stay_where_they_are_if_lines_of_a_string_are_broken_anew():
 
 @pytest.mark.parametrize(("text", "marks", "without", "mark", "translation", "expected"), [
     ("_File", "_", "File", "_", "Datei", "_Datei"), ("E_xit", "_", "Exit", "_", "Beenden", "_Beenden"),
-    ("d_og", "&_", "dog", "_", "Hund", "_Hund"), ("&File", "&_", "File", "&", "Fichier", "&Fichier"),
+    ("D_og", "&_", "Dog", "_", "Hund", "_Hund"), ("&File", "&_", "File", "&", "Fichier", "&Fichier"),
     ("Save _As…", "_", "Save As…", "_", "Speichern als…", "Speichern _als…"),
     ("_Open", "_", "Open", "_", "打开", "打开(_O)"), ("~Undo", "&_~", "Undo", "~", "Rückgängig", "~Rückgängig"),
     ("E~xit", "~", "Exit", "~", "Ende", "~Ende"), ("&&File", "&", "File", "&&", "Datei", "&&Datei"),
@@ -122,11 +122,25 @@ def test_tags_stay_where_they_are_if_lines_of_a_string_are_broken_anew():
     ("one_two_three", "_", "one_two_three", "", "x", "x"), ("Q&A", "&_", "Q&A", "", "x", "x"),
     ("about ~5 dogs", "~", "about ~5 dogs", "", "x", "x"), ("in ~/dir", "~", "in ~/dir", "", "x", "x"),
     ("&dog-a.b; c", "&", "&dog-a.b; c", "", "x", "x"),
-    ("a && b", "&", "a && b", "", "x", "x"), ("%s of d_og", "_", "%s of dog", "_", "%s vom Hund", "%s v_om Hund")])
+    ("a && b", "&", "a && b", "", "x", "x"), ("%s of D_og", "_", "%s of Dog", "_", "%s vom Hund", "%s v_om Hund"),
+    ("Ф_айл", "_", "Файл", "_", "Datei", "_Datei"), ("文_件", "_", "文件", "_", "File", "_File"),
+    *((name, "_", name, "", "x", "x") for name in (
+        "user_id", "en_US", "Invalid LC_ALL", "x_train", "MAX_VALUE", "set pt_BR", "d_og", "URL_prefix"))])
 def test_the_mark_of_an_access_key_is_put_into_the_translation(text, marks, without, mark, translation, expected):
     block, found, key = without_key(Block(text, access_keys=marks))
     assert (block.text, found) == (without, mark)
     assert with_key(Block(translation), found, key).text == expected
+
+
+@pytest.mark.parametrize(("source", "sentences", "expected"), [
+    (r'"&Open\tCtrl+O"', ["Open"], r'"&OPEN\tCtrl+O"'),
+    (r'"Save as…\tShift+Ctrl+S"', ["Save as…"], r'"SAVE AS…\tShift+Ctrl+S"'),
+    (r'"Name\tSize in bytes"', ["Name", "Size in bytes"], r'"NAME\tSIZE IN BYTES"'), (r'"\tAll files\t*.txt"',
+    ["All files"], r'"\tALL FILES\t*.txt"')])
+def test_a_tab_divides_a_text_into_its_columns(source, sentences, expected):
+    divided = DividedDocument(parse(f'{{"a": {source}}}'.encode(), "json", "a", "en", "de"))
+    assert divided.sentences == sentences
+    assert divided.join([one.upper() for one in sentences], "de").decode() == f'{{"a": {expected}}}'
 
 
 @pytest.mark.parametrize(("format", "source", "translation", "expected"), [

@@ -202,6 +202,35 @@ def test_unknown_elements_are_inline_and_ruby_text_is_no_part_of_a_sentence(sour
 
 
 @pytest.mark.parametrize(("source", "sentences"), [
+    # Two links, or two unknown elements
+    ("<a>Two dogs</a><a>A red car</a>", ["Two dogs", "A red car"]),
+    ("<a>two</a><a>one</a><i>x</i>", ["two", "one", "x"]),
+    ("<b><a>Two dogs</a><a>a car</a></b>", ["Two dogs", "a car"]), ("<x-a>two</x-a><x-b>one</x-b>", ["two", "one"]),
+    # The end of a sentence, and an upper-case letter
+    ("<span>He is here.</span><span>A man runs.</span>", ["He is here.", "A man runs."]),
+    ("<b>Really?</b>A man runs.", ["Really?", "A man runs."]), ("Here it is!<i>A man</i>", ["Here it is!", "A man"]),
+    ("<span>Home</span><span>News</span>", ["Home", "News"]), ("<em>到了。</em><em>一个人</em>", ["到了。", "一个人"]),
+    # Pictures
+    ("Two dogs<img src=a>A red car", ["Two dogs", "A red car"]), ("one<svg><path/></svg>two", ["one", "two"]),
+    ("one<PICTURE/>two", ["one", "two"]), ("Click <img src=a> here", ["Click here"]),
+    # Parts of a word
+    ("<span>T</span>wo dogs", ["Two dogs"]), ("<span>Tw</span><span>o dogs</span>", ["Two dogs"]),
+    ("Mc<b>D</b>onald", ["McDonald"]), ("<b>US</b><i>A</i>", ["USA"]), ("H<sub>2</sub>O", ["H2O"]), ("a<wbr>b", ["ab"]),
+    ("<a>dog</a>s", ["dogs"]), ("<b>3.</b><i>5 km</i>", ["3.5 km"]), ("<i>e.</i><i>g.</i>", ["e.g."])])
+def test_neighbours_are_texts_of_their_own_unless_they_may_be_parts_of_a_word(source, sentences):
+    document = DividedDocument(HtmlDocument(f"<p>{source}</p>".encode()))
+    assert document.sentences == sentences
+    assert document.join(document.sentences, "en").decode() == f"<p>{source}</p>"
+
+
+@pytest.mark.parametrize("source", [
+    "<m:math><m:mi>x</m:mi></m:math>", "<svg:style>a {b}</svg:style>", "<svg:svg><svg:text>A</svg:text></svg:svg>",
+    "<M:MATH>x</M:MATH>", "<h:script>a</h:script>"])
+def test_elements_with_a_prefix_are_those_without_it(source):
+    assert translated(f"<p>{source} is red</p>") == f"<p>{source} IS RED</p>"
+
+
+@pytest.mark.parametrize(("source", "sentences"), [
     # Jinja, Django, Twig, Liquid
     ('{% extends "base" %}\n{% block a %}\nOne.\n{% if x %}\nTwo.\n{% elif y < 3 %}Three{% else %}\nFour.\n{% endif %}'
      "\n{% endblock %}", ["One.", "Two.", "Three", "Four."]),
