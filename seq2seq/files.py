@@ -3,7 +3,6 @@ its suffix, JSON and directories of zip archives."""
 
 from __future__ import annotations
 
-import codecs
 import errno
 import gzip
 import hashlib
@@ -36,8 +35,6 @@ COMPRESSED_SUFFIXES = (".gz", ".zst")
 SIGNATURES = {b"\x1f\x8b\x08": "gzip", b"\x28\xb5\x2f\xfd": "Zstandard", b"\xfd7zXZ\0": "xz", b"PK\3\4": "ZIP",
               **{b"BZh%d1AY&SY" % size: "bzip2" for size in range(1, 10)}}
 """First bytes of compressed files, which no text begins with."""
-UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-"""Byte order marks of UTF-16, which no UTF-8 text begins with."""
 MAX_LINE_BYTES = 1_000_000
 """Default maximum length of a line in bytes. A sentence has hundreds of bytes. A whole document on one line has tens
 of thousands of bytes. Longer lines come from files without line ends, or from small compressed files that expand
@@ -239,8 +236,6 @@ def parse_json(contents: bytes | str) -> Any:
             digits (Python's limit) or a lone surrogate (which UTF-8 cannot encode).
     """
     value = read_any_json(contents)
-    if _is_deeper(value, MAX_NESTING):
-        raise NotJson("nested too deeply")
     # Only an escape can be half of a pair.
     if SURROGATE_ESCAPE.search(contents if isinstance(contents, bytes) else contents.encode(errors="replace")):
         try:
@@ -251,21 +246,25 @@ def parse_json(contents: bytes | str) -> Any:
 
 
 def read_any_json(contents: bytes | str) -> Any:
-    """Parse a JSON text, which may contain lone surrogates and be nested as deeply as Python's parser allows.
+    """Parse a JSON text, which may contain lone surrogates.
 
     Raises:
         NotJson: as for `parse_json`, but lone surrogates are no error.
     """
     try:
         # Bytes are decoded here as UTF-8, because json.loads would also accept UTF-16 and UTF-32.
-        return json.loads(contents if isinstance(contents, str) else contents.decode())
+        value = json.loads(contents if isinstance(contents, str) else contents.decode())
     except RecursionError:
         raise NotJson("nested too deeply") from None
     except ValueError as error:                                                 # JSONDecodeError, UnicodeDecodeError
         raise NotJson(str(error)) from None
+    if _is_deeper(value, MAX_NESTING):
+        raise NotJson("nested too deeply")
+    return value
 
 
 def _is_deeper(value: Any, levels: int) -> bool:
     """Return True if lists and objects are nested in a value more than `levels` times."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return bool(inner) and (levels == 0 or any(_is_deeper(one, levels - 1) for one in inner))
+    return bool(inner) and (levels == 0 or any(
+        _is_deeper(one, levels - 1) for one in inner if isinstance(one, (dict, list))))

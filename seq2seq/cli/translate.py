@@ -44,12 +44,11 @@ from seq2seq.files import (
     BLOCK_BYTES,
     COMPRESSED_SUFFIXES,
     MAX_LINE_BYTES,
-    UTF16_MARKS,
     is_binary,
     open_regular,
     sha256_of,
 )
-from seq2seq.formats.block import MAX_BYTES, naming
+from seq2seq.formats.block import MAX_BYTES, naming, wide_encoding
 from seq2seq.formats.registry import (
     FORMATS,
     SUFFIXES,
@@ -369,7 +368,7 @@ def require_lines(name: str, start: bytes = b"") -> None:
         problem = f"no format that is read has the root element <{root}>." if root else "it has no root element of XML."
     elif not names_lines(name):
         problem = f"{suffix} is neither a format that is read, nor .txt, nor the code of a language."
-    elif b"\0" in start and not start.startswith(UTF16_MARKS):
+    elif b"\0" in start and not wide_encoding(start):
         problem = "the contents have bytes of value 0, which no text has."
     elif kind := structure_of(start):
         problem = f"the contents begin like {kind}, not like lines of text."

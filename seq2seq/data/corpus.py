@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -24,14 +23,15 @@ from seq2seq.files import (
     BLOCK_BYTES,
     MAX_FILE_BYTES,
     MAX_LINE_BYTES,
-    UTF16_MARKS,
     NotJson,
     bounded_lines,
     opened,
     parse_json,
     sha256_of,
 )
+from seq2seq.formats.block import naming, wide_encoding
 from seq2seq.formats.catalogue import catalogue_of, languages_of, read_catalogue
+from seq2seq.formats.tables import row_of_line
 from seq2seq.formats.tmx_pairs import UnitReader, first_languages, read_units
 from seq2seq.formats.xliff_pairs import XliffReader
 from seq2seq.tokenizers.canonical_text import is_blank
@@ -125,12 +125,10 @@ def read_lines(path: str | Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterat
         try:
             yield line.decode()
         except UnicodeDecodeError as error:
-            is_utf16 = number == 1 and line.startswith(UTF16_MARKS)
+            encoding = number == 1 and wide_encoding(line) or "ORIGINAL_ENCODING"
             raise CorpusError(
                 f"{path}:{number}: byte 0x{line[error.start]:02x} at position {error.start + 1} is not UTF-8. "
-                f"Convert the file (iconv -f {'UTF-16' if is_utf16 else 'ORIGINAL_ENCODING'} -t UTF-8), or correct the "
-                "line."
-            ) from None
+                f"Convert the file (iconv -f {encoding} -t UTF-8), or correct the line.") from None
 
 
 def read_texts(path: str | Path) -> list[str]:
@@ -324,61 +322,43 @@ def first_line_warning(spec: Corpus, directory: Path, key: str) -> FirstLineWarn
 
 
 def _table_lines(spec: Corpus, path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number and the fields of each line of a TSV or CSV file. CSV has quotes (RFC 4180), TSV has none. A
-    blank line, which ends a document, has no fields.
+    """Yield the number and the fields of each line of a TSV or CSV file. TSV has no quotes. A blank line, which ends a
+    document, has no fields.
 
-    The byte order mark of the file is kept at the beginning of the first field. The `\\r` of `\\r\\n` is kept at the
-    end of the last field. Both are kept even if the field is quoted. `read_corpus` removes and counts them.
+    The byte order mark of the file is kept at the beginning of the first field, and the `\\r` of `\\r\\n` at the end of
+    the last field. `read_corpus` removes and counts them.
     """
     width, first, csv = 0, 1, spec.table_format == ".csv"
-    for number, line in enumerate(read_lines(path, spec.max_line_bytes), 1):
-        if is_blank(line):
-            yield number, []
-            continue
-        fields = (_csv_fields(line, f"{path}:{number}") if csv and '"' in line else line.split("," if csv else "\t"))
-        if not width:
-            width, first = len(fields), number
-        if len(fields) > width or csv and len(fields) < width:
-            raise CorpusError(f"{path}:{number}: {len(fields)} columns, but line {first:,} has {width}. " + (
-                'Put text with commas in double quotes, such as "yes, sir", or correct the line.' if csv else
-                "Is there a tab inside the text? Correct the line."))
-        yield number, fields
-
-
-_CSV_FIELD = re.compile(r'(?:"([^"]*(?:""[^"]*)*)"|([^",]*))(?=,|\Z)')
-
-
-def _csv_fields(line: str, where: str) -> list[str]:
-    mark, ending = "\ufeff" * line.startswith("\ufeff"), "\r" * line.endswith("\r")
-    line = line.removeprefix("\ufeff").removesuffix("\r")
-    fields: list[str] = []
-    start = 0
-    while start <= len(line):
-        match = _CSV_FIELD.match(line, start)
-        if match is None:
-            column = f"{where}: column {len(fields) + 1}"
-            if line[start] == '"' and line.count('"', start) % 2:
-                raise CorpusError(f"{column} begins with a quote that is not closed in this line. Each pair must be on "
-                                  "one line: remove line feeds from the fields, or close the quote.")
-            raise CorpusError(f"{column} has a quote in the middle. Put the text in double quotes, and write each "
-                              'quote in it twice: "he said ""yes""".')
-        quoted, plain = match.groups()
-        fields.append(plain if quoted is None else quoted.replace('""', '"'))
-        start = match.end() + 1
-    fields[0], fields[-1] = mark + fields[0], fields[-1] + ending
-    return fields
+    separator = "," if csv else "\t"
+    with naming(str(path), CorpusError):
+        for number, line in enumerate(read_lines(path, spec.max_line_bytes), 1):
+            if is_blank(line):
+                yield number, []
+                continue
+            fields = row_of_line(line, number, separator, has_quotes=csv)
+            if not width:
+                width, first = len(fields), number
+            if len(fields) > width or csv and len(fields) < width:
+                raise CorpusError(f"{path}:{number}: {len(fields)} columns, but line {first:,} has {width}. " + (
+                    'Put text with commas in double quotes, such as "yes, sir", or correct the line.' if csv else
+                    "Is there a tab inside the text? Correct the line."))
+            yield number, fields
 
 
 def _read_jsonl(spec: Corpus, path: Path) -> Iterator[Row]:
     for number, line in enumerate(read_lines(path, spec.max_line_bytes), 1):
         if is_blank(line):
             yield number, ("",) * len(spec.columns)
-            continue
-        try:
-            record = parse_json(line.removeprefix("\ufeff"))
-        except NotJson as error:
-            raise CorpusError(f"{path}:{number}: not a JSON object ({error}). Correct or remove the line.") from None
-        yield number, _texts_of_record(spec, record, f"{path}:{number}")
+        else:
+            yield number, _texts_of_record(spec, _record(line, f"{path}:{number}"), f"{path}:{number}")
+
+
+def _record(line: str, where: str) -> Any:
+    """Return the JSON value of a line. where: its file and number, for errors."""
+    try:
+        return parse_json(line.removeprefix("\ufeff"))
+    except NotJson as error:
+        raise CorpusError(f"{where}: not a JSON object ({error}). Correct or remove the line.") from None
 
 
 def _read_units(spec: Corpus, path: Path, counts: Counts) -> Iterator[Row]:
@@ -432,11 +412,7 @@ def record_columns(path: Path) -> list[str]:
     else:
         for number, line in enumerate(read_lines(path), 1):
             if not is_blank(line):
-                try:
-                    record = parse_json(line.removeprefix("\ufeff"))
-                except NotJson as error:
-                    raise CorpusError(f"{path}:{number}: not a JSON object ({error}). Correct or remove the line."
-                                      ) from None
+                record = _record(line, f"{path}:{number}")
                 break
     if isinstance(record, dict) and isinstance(record.get("translation"), dict):
         record = record["translation"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections import defaultdict
 from collections.abc import Sequence
@@ -13,6 +12,8 @@ from pathlib import Path
 from seq2seq.data.words import MIN_STEM, lemmas, lower_case, same_word, words
 from seq2seq.errors import UserError
 from seq2seq.files import regular_bytes
+from seq2seq.formats.block import decode, naming
+from seq2seq.formats.tables import read_rows
 from seq2seq.languages import SPACELESS_CHARACTER
 from seq2seq.tokenizers.canonical_text import canonical
 from seq2seq.tokenizers.line_splitting import Span
@@ -78,24 +79,22 @@ class Glossary:
         with the same term are alternative translations. Empty lines and lines that begin with # are skipped.
         """
         try:
-            text = regular_bytes(path).decode("utf-8-sig")
+            data = regular_bytes(path)
         except OSError as error:
             raise UserError(f"{path} cannot be read: {error.strerror}. Check its name and permissions.") from error
-        except UnicodeDecodeError as error:
-            raise UserError(f"{path} is not UTF-8: byte {error.start + 1}. Convert it.") from error
+        with naming(str(path), UserError):
+            text = decode(data)[0].removeprefix("\ufeff")
         return Glossary.parse(text, str(path), source_language, target_language)
 
     @staticmethod
     def parse(text: str, name: str, source_language: str, target_language: str) -> Glossary:
         """Parse the text of a glossary; see `read`. name: name of the glossary for messages, with its ending."""
         comma = name.endswith(".csv")
-        reader = csv.reader(text.splitlines(keepends=True), delimiter="," if comma else "\t",
-                            quoting=csv.QUOTE_MINIMAL if comma else csv.QUOTE_NONE)
         translations: dict[str, dict[str, None]] = {}
         separators = {";", "\t", "|"}                              # of terms and translations in files of other formats
-        try:
-            for row in reader:
-                place, cells = f"{name}:{reader.line_num}", [cell.strip() for cell in row]
+        with naming(name, UserError):
+            for line, row in read_rows(text, "," if comma else "\t", has_quotes=comma):
+                place, cells = f"{name}:{line}", [cell.text.strip() for cell in row]
                 if not any(cells) or cells[0].startswith("#"):
                     continue
                 if len(cells) > 3:
@@ -112,8 +111,6 @@ class Glossary:
                                     "column, and leave the second one empty.")
                 keep = not target or note.lower() in KEEP
                 translations.setdefault(source, {})[source if keep else target] = None
-        except csv.Error as error:
-            raise UserError(f"{name}:{reader.line_num}: {error}. Correct the line.") from error
         if translations and separators:
             raise UserError(f"{name}: no line has a second column, and each line contains '{min(separators)}'. "
                             f"Separate terms and translations by {'commas' if comma else 'tabs'}.")

@@ -21,6 +21,7 @@ from seq2seq.data.modifiers import (
     upper_case,
 )
 from seq2seq.data.word_alignment import WordAligner
+from seq2seq.formats import placeholders as placeholder_patterns
 from seq2seq.languages import combining_marks
 from seq2seq.recipe.data_section import Augmentation
 from seq2seq.tokenizers.line_splitting import word_spans
@@ -35,8 +36,7 @@ FORMS = ("{{{name}}}", "{{{number}}}", "{{{{ {name} }}}}", "{{{{{name}}}}}", "${
          "%{position}$s", "%({name})s", "%({name})d", "%{{{name}}}", "%{name}%", "<{name}>", ":{name}", "@{name}",
          "$" "{name}", "[{name}]", "#{{{name}}}", "__{name}__", "{{{name}:.2f}}", "%.1f", "&{name};", "[[{name}]]")
 # Placeholders and tags in real text, by which `seq2seq init` sees that a text has some.
-PLACEHOLDER = re.compile(r"\{\{?[^{}\n]{0,80}\}\}?|%\(\w{1,80}\)[sd]|%(?:\d\$)?[sd@](?!\w)|%\w{1,40}%|%\d(?!\w)")
-TAG = re.compile(r"</?[A-Za-z][^<>\n]{0,200}>")
+PLACEHOLDER, TAG = placeholder_patterns.VARIABLE, placeholder_patterns.TAG
 
 
 def placeholders(pair: SentencePair, random: Random) -> Texts:

@@ -140,6 +140,15 @@ def encoding_of(start: bytes, encoding: str = "utf-8") -> str:
     return next((name for mark, name in marks.items() if start.startswith(mark)), encoding)
 
 
+def wide_encoding(start: bytes) -> str:
+    """Return the name of the encoding, UTF-16 or UTF-32, if a file begins with its byte order mark; else "".
+
+    start: beginning of the file.
+    """
+    encoding = encoding_of(start)
+    return "" if encoding == "utf-8" else encoding[:len("utf-16")].upper()
+
+
 def decode(data: bytes, encoding: str = "utf-8") -> tuple[str, str]:
     """Return the text of a document, and its encoding. A byte order mark stays in the text.
 

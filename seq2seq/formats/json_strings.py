@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from seq2seq.files import read_any_json
-from seq2seq.formats.block import IN_STRINGS, MAX_DEPTH, Block, DocumentError
-from seq2seq.formats.json_tree import margin_before, read_json
+from seq2seq.formats.block import IN_STRINGS, Block
+from seq2seq.formats.json_tree import json_parts, margin_before, read_json
 from seq2seq.formats.spans import Edit
 from seq2seq.formats.texts import is_message
 from seq2seq.formats.units import Plural, Unit, UnitDocument, unit_of
@@ -29,18 +29,16 @@ _OTHER_KEYS = {"description", "placeholders", "hash", "developer_comment", "cont
 _MAX_KEY = 100
 """Maximum length of the beginning of a key that can tell what its values are."""
 _PLURAL = re.compile(r'("[^"]{1,200}_)(zero|one|two|few|many|other)"')
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}\[\],:]')
 
 
 @dataclass
 class _Level:
-    """Object or array. kept: True if its strings must not change. key_follows: True if the next string is a key.
-    value_kept: True if the value of the last key must not change. key: span of the last key, or of the key of an array.
-    plurals: plurals by the beginning of their keys."""
+    """Object or array. kept: True if its strings must not change. value_kept: True if the value of the last key must
+    not change. key: span of the last key, or of the key of an array. plurals: plurals by the beginning of their keys.
+    """
 
     is_object: bool
     kept: bool
-    key_follows: bool
     value_kept: bool
     key: tuple[int, int] = (0, 0)
     plurals: dict[str, Plural] = field(default_factory=dict)
@@ -59,32 +57,29 @@ class JsonDocument(UnitDocument):
         self.source_languages = {locale} if isinstance(locale, str) else set()
         self._locale: tuple[int, int] | None = None                             # span of the locale of ARB
         syntax = (_TEXT_KEYS.get(text_key, "vue"), *IN_STRINGS)
-        levels = [_Level(False, False, False, False)]
-        for match in _TOKEN.finditer(self.text):
-            token, level = match[0], levels[-1]
-            if token in "{[":
-                levels.append(_Level(token == "{", level.value_kept, token == "{", level.value_kept, level.key))
-                if len(levels) > MAX_DEPTH:
-                    raise DocumentError(f"line {self.line_at(match.start())}: values are nested more than "
-                                        f"{MAX_DEPTH:,} deep. Simplify it.")
-            elif token in "}]":
+        levels = [_Level(False, False, False)]
+        for kind, begin, end in json_parts(self.text):
+            level = levels[-1]
+            if kind in "{[":
+                levels.append(_Level(kind == "{", level.value_kept, level.value_kept, level.key))
+            elif kind in "}]":
                 levels.pop()
-            elif token == ",":
-                level.key_follows = level.is_object
-            elif token != ":" and level.key_follows:
-                level.key_follows, level.key = False, match.span()
+            elif kind == "key":
+                token, level.key = self.text[begin:end], (begin, end)
                 if named := _PLURAL.fullmatch(token):
                     level.plurals.setdefault(named[1], Plural(least=2)).entries[named[2]] = None
                 level.value_kept = level.kept or token.startswith('"@') or (
                     bool(text_key) and len(levels) == 3 and token != f'"{text_key}"')
-            elif token != ":" and level.value_kept:
+            elif not self.text.startswith('"', begin):                          # a number, a boolean or null
+                continue
+            elif level.value_kept:
                 if len(levels) == 2 and self.text[slice(*level.key)] == '"@@locale"':
-                    self._locale = match.span()
-            elif token != ":":
+                    self._locale = begin, end
+            else:
                 key = self.text[level.key[0] + 1:level.key[1] - 1][:_MAX_KEY] if level.key[1] else ""
-                if is_message(text := read_any_json(token), key):
-                    unit = unit_of(*match.span(), Block(
-                        text, place=f"line {self.line_at(match.start())}", keeps_lines=True, access_keys="&",
+                if is_message(text := read_any_json(self.text[begin:end]), key):
+                    unit = unit_of(begin, end, Block(
+                        text, place=f"line {self.line_at(begin)}", keeps_lines=True, access_keys="&",
                         syntax=syntax), info=level.key)
                     if level.is_object and (named := _PLURAL.fullmatch(self.text, *level.key)):
                         unit.plural, unit.category = level.plurals[named[1]], named[2]

@@ -1,16 +1,17 @@
-"""JSON as a tree of values with their places in the document, to edit it without writing it anew."""
+"""JSON as parts or as a tree of values, with their places in the document, to edit it without writing it anew."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from seq2seq.files import MAX_NESTING, NotJson, read_any_json
+from seq2seq.files import NotJson, read_any_json
 from seq2seq.formats.block import MAX_LINES, DocumentError, require_count
 
 _PLACE = re.compile(r"(.*): line (\d+) column (\d+) \(char \d+\)")
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}\[\],:]|[^\s{}\[\],:"]++')
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}\[\],]|[^\s{}\[\],:"]++')
 
 
 @dataclass(slots=True)
@@ -55,32 +56,47 @@ def read_json(text: str) -> Any:
             from None
 
 
+def json_parts(text: str) -> Iterator[tuple[str, int, int]]:
+    """Yield kind, begin and end of each part of a JSON document that `read_json` accepts.
+
+    The kinds are {, }, [, ], "key", and "value": a string, a number, a boolean or null.
+    """
+    levels = [""]                                                               # kinds of the open objects and arrays
+    key_follows = False
+    for match in _TOKEN.finditer(text, int(text.startswith("\ufeff"))):
+        kind = match[0]
+        if kind == ",":
+            key_follows = levels[-1] == "{"
+            continue
+        if kind in "{[":
+            levels.append(kind)
+        elif kind in "}]":
+            levels.pop()
+        else:
+            kind = "key" if key_follows else "value"
+        key_follows = kind == "{"
+        yield kind, *match.span()
+
+
 def parse_json_tree(text: str) -> JsonNode:
     """Return the root of a JSON document. The elements of arrays are left out."""
     read_json(text)
     root: JsonNode | None = None
-    levels: list[tuple[JsonNode, bool]] = []                                    # value; True if it is an object
-    key: tuple[str, int] | None = None
-    for match in _TOKEN.finditer(text.replace("\ufeff", " ", 1) if text.startswith("\ufeff") else text):
-        token = match[0]
-        if token in ",:":
-            continue
-        if token in "}]":
-            levels.pop()[0].end = match.end()
-            continue
-        if levels and levels[-1][1] and key is None:
-            key = read_any_json(token), match.start()
-            continue
-        node = JsonNode(match.start(), match.end(), key_begin=key[1] if key else 0)
-        if levels and levels[-1][1] and key:
-            levels[-1][0].members[key[0]] = node
-        key, root = None, root or node
-        if token in "{[":
-            levels.append((node, token == "{"))
-            if len(levels) > MAX_NESTING:
-                line = text.count("\n", 0, match.start()) + 1
-                raise DocumentError(f"line {line}: values are nested more than {MAX_NESTING} deep. Simplify it.")
+    levels: list[JsonNode] = []                                                 # objects and arrays
+    key: tuple[str, int] | None = None                                          # with its place
+    for kind, begin, end in json_parts(text):
+        if kind == "key":
+            key = read_any_json(text[begin:end]), begin
+        elif kind in "}]":
+            levels.pop().end = end
         else:
-            node.value = read_any_json(token)
+            node = JsonNode(begin, end, key_begin=key[1] if key else 0)
+            if key:
+                levels[-1].members[key[0]] = node
+            key, root = None, root or node
+            if kind == "value":
+                node.value = read_any_json(text[begin:end])
+            else:
+                levels.append(node)
     assert root is not None                                                     # JSON has a value
     return root

@@ -32,18 +32,14 @@ _VARIABLE = (r"(?:\$(?:[A-Za-z_]\w{0,60}(?::[A-Za-z_]\w{0,60})?|[{][^{}\n]{1,200
 _IN_PATH = rf"(?:{_WORD}|[@+-]|\.++(?=[@+-]|{_WORD})|(?<=/){_LETTERS}++(?=[/._\s-]|\Z)|{_VARIABLE})"
 _QUOTED = r"\"'`“”„‚‘’«»<>|\n/\\"
 _QUOTED_NAME = rf"[^\s{_QUOTED}](?:[^{_QUOTED}]{{0,80}}[^\s{_QUOTED}])?"
-_PATTERNS = (
-    # Addresses. `_standard_spans` cuts punctuation off at the end of an address.
+# `_spans` cuts punctuation off at the end of an address.
+_ADDRESSES = (
     rf"{_NO_WORD_BEFORE}[A-Za-z][A-Za-z0-9+-]{{1,20}}://{_IN_ADDRESS}{{1,2000}}+",
     rf"{_NO_WORD_BEFORE}www\.(?:{_WORD}|-)+\.{_IN_ADDRESS}{{1,2000}}+",
     rf"{_NO_WORD_BEFORE}mailto:{_IN_ADDRESS}{{1,500}}+",
     rf"{_NO_WORD_BEFORE}(?<![.+-])(?:{_WORD}|[.+-]){{1,64}}@(?:{_WORD}|-){{1,63}}(?:\.(?:{_WORD}|-){{1,63}}){{1,8}}",
-    # File paths that begin with a drive or a variable, and paths with spaces in quotes.
-    rf"(?<=[\"'`“„‚‘«»])(?:[A-Za-z]:|~|\.{{1,2}}|{_VARIABLE})?[/\\](?:{_QUOTED_NAME}[/\\]){{1,30}}+"
-    rf"(?:{_QUOTED_NAME}\.\w{{1,8}}|[^\s{_QUOTED}]{{1,80}})(?=[\"'`“”’«»])",
-    rf"{_NO_WORD_BEFORE}(?:[A-Za-z]:|(?<![/.~]){_VARIABLE})(?:/{_IN_PATH}++)++",
-    r"\b[A-Za-z]:\\(?:[^\s\\\"<>|]+\\)*+[^\s\\\"<>|]*",
-    rf"(?:(?=[$%]){_VARIABLE}|(?<!\\)\\\\[\w.-]{{1,80}})(?:\\[^\s\\\"<>|]+)++\\?",
+)
+_VARIABLES = (
     # Variables in braces: {{x}}, ${x}, #{x}, %{x}, @{x}, {}, {0}, {x!r:.2f}, {x, number}; and, in lines of text, whole
     # arguments with branches: {n, plural, one {…}}. Documents have none here, because `messages` divides them before.
     r"\{\{\{?[^{}\n]{1,200}\}\}\}?", r"[$#%@]\{[^{}\n]{1,200}\}", r"\$t?\([^()\n]{1,200}\)",
@@ -54,12 +50,26 @@ _PATTERNS = (
     r"%(?:\d{1,2}\$)?(?:#@\w{1,80}@|arg\b)",                                     # of Apple's plural rules
     r"(?<!\d)%(?:\d++\$)?[-+#0,]*+(?:\d++|\*)?(?:\.(?:\d++|\*))?(?:hh|h|ll|l|L|z|j|t|q)?[diouxXeEfFgGaAcsSpn@](?![a-z]{3})",
     r"%%", r"(?<!\d)%L?[1-9]\d?(?!\d)", r"(?<![\w%])%[A-Za-z](?![\w%])",
+)
+TAG = re.compile(r"</?[A-Za-z_][^<>\n]{0,400}>")
+"""Tag in a text. Its kind and name are told by `tag_kind`, and those of a string by `tags_in_text`."""
+VARIABLE = re.compile(f"(?=[{{%$#@])(?:{'|'.join(_VARIABLES)})")
+"""Variable in braces or of printf, such as {name} and %s: a placeholder that is no word, address or tag of a text."""
+_PATTERNS = (
+    *_ADDRESSES,
+    # File paths that begin with a drive or a variable, and paths with spaces in quotes.
+    rf"(?<=[\"'`“„‚‘«»])(?:[A-Za-z]:|~|\.{{1,2}}|{_VARIABLE})?[/\\](?:{_QUOTED_NAME}[/\\]){{1,30}}+"
+    rf"(?:{_QUOTED_NAME}\.\w{{1,8}}|[^\s{_QUOTED}]{{1,80}})(?=[\"'`“”’«»])",
+    rf"{_NO_WORD_BEFORE}(?:[A-Za-z]:|(?<![/.~]){_VARIABLE})(?:/{_IN_PATH}++)++",
+    r"\b[A-Za-z]:\\(?:[^\s\\\"<>|]+\\)*+[^\s\\\"<>|]*",
+    rf"(?:(?=[$%]){_VARIABLE}|(?<!\\)\\\\[\w.-]{{1,80}})(?:\\[^\s\\\"<>|]+)++\\?",
+    *_VARIABLES,
     # Other variables: $NAME$, $name, :name, __name__, [[name]].
     r"\$[A-Z][A-Z0-9_]{0,60}\$", rf"{_NO_WORD_BEFORE}(?<!\$)\$[A-Za-z_]{_WORD}*+(?:\$s)?",
     r"(?<![\w:]):[a-z_]\w{1,60}:?(?!\w)", r"\b__\w{1,60}?__\b",
     r"\[\[[^\[\]\n]{1,200}\]\]",
     # Entities and tags in plain strings.
-    r"&(?:[A-Za-z][\w.-]{1,60}|#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6});", r"</?[A-Za-z_][^<>\n]{0,400}>",
+    r"&(?:[A-Za-z][\w.-]{1,60}|#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6});", TAG.pattern,
     r"<![A-Z]{4,10}\s[^<>\"'\n]{1,200}>?",                                       # <!ENTITY name "text">
     r"</?[0-9]{1,3} ?/?>",                                                      # <0>, </0>, <1/> of i18next and Lingui
     # File paths: /etc/hosts, ~/x, ./x, C:\x. The slash in "10 €/month" and "(s)/he" begins no path.
@@ -104,11 +114,10 @@ class Placeholders:
             if begin >= position:
                 taken.append((begin, end))
                 position = end
-        if _SIGNS.search(text):
-            position = 0
-            for begin, end in [*taken, (len(text), len(text))]:
-                taken += _standard_spans(text, position, begin)
-                position = end
+        position = 0
+        for begin, end in [*taken, (len(text), len(text))]:
+            taken += _spans(_PATTERNS, text, position, begin)
+            position = end
         return sorted(taken)
 
     def counts(self, *texts: str) -> Counter[str]:
@@ -133,19 +142,27 @@ def paired_tags(text: str) -> Counter[str]:
     return Counter(tags[begin][1] for begin in element_ends(tags))
 
 
+def addresses(text: str) -> list[Span]:
+    """Return the spans of web and e-mail addresses, in order."""
+    return _spans(_ADDRESSES, text, 0, len(text))
+
+
 @cache
-def _standard() -> re.Pattern[str]:
-    """Return the pattern of all standard placeholders. It is compiled for the first text that may have one, because
-    that takes a twentieth of a second."""
-    return re.compile("|".join(f"(?:{pattern})" for pattern in _PATTERNS))
+def _joined(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    """Return one pattern of several. It is compiled for the first text that may match, because all of the standard
+    placeholders take a twentieth of a second."""
+    return re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
 
 
 _SIGNS = re.compile(f"[{{%$:&<@#/\\\\\u20e3]|__|\\[\\[|www\\.|{_EMOJI}")
+"""One of these is in each placeholder."""
 
 
-def _standard_spans(text: str, begin: int, end: int) -> list[Span]:
-    spans = []
-    while match := _standard().search(text, begin, end):
+def _spans(patterns: tuple[str, ...], text: str, begin: int, end: int) -> list[Span]:
+    spans: list[Span] = []
+    if not _SIGNS.search(text, begin, end):
+        return spans
+    while match := _joined(patterns).search(text, begin, end):
         low, high = match.span()
         if _ENDS_IN_TEXT.match(match[0]):
             while high > low + 1 and text[high - 1] in _FINAL and not (

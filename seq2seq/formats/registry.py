@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections.abc import Iterable
 from contextlib import suppress
@@ -11,8 +10,8 @@ from pathlib import PurePath
 from xml.parsers import expat
 
 from seq2seq.errors import UserError
-from seq2seq.files import UTF16_MARKS, compression_of
-from seq2seq.formats.block import Document, DocumentError, naming
+from seq2seq.files import compression_of
+from seq2seq.formats.block import Document, DocumentError, encoding_of, naming, wide_encoding
 from seq2seq.formats.xml_tokens import decode_xml
 from seq2seq.languages import LANGUAGES, is_language, is_same_language, main_language
 
@@ -100,8 +99,8 @@ def names_lines(name: str) -> bool:
 
 def structure_of(data: bytes) -> str | None:
     """Return the kind of structured data that begins with `data`, such as `JSON`; None if it may be text."""
-    encoding = "utf-16" if data.startswith(UTF16_MARKS) else "utf-8"
-    found = _BEGINNING.match(data[:START_CHARACTERS].decode(encoding, "ignore").removeprefix("\ufeff").lstrip())
+    text = data[:START_CHARACTERS].decode(encoding_of(data), "ignore")
+    found = _BEGINNING.match(text.removeprefix("\ufeff").lstrip())
     return [*_BEGINNINGS][found.lastindex - 1] if found and found.lastindex else None
 
 
@@ -132,8 +131,7 @@ def read(data: bytes, format: str, source_language: str, target_language: str) -
 def _require_text(data: bytes) -> None:
     if kind := compression_of(data):
         raise DocumentError(f"the document begins like {kind} data. Decompress it, or choose its format.")
-    marks = (*UTF16_MARKS, codecs.BOM_UTF32_BE)                     # that of UTF-32 LE begins with that of UTF-16
-    if (place := data.find(0)) >= 0 and not data.startswith(marks):
+    if (place := data.find(0)) >= 0 and not wide_encoding(data):
         line = data[:place].count(b"\n") + 1
         raise DocumentError(f"line {line}: a byte of value 0, which no text has. Remove it; in UTF-16 or UTF-32, the "
                             "document must begin with a byte order mark.")

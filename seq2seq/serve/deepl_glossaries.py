@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import os
@@ -11,7 +10,7 @@ import threading
 import unicodedata
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +19,8 @@ from typing import Any
 from seq2seq.data.glossary import Glossary, Term
 from seq2seq.errors import UserError
 from seq2seq.files import NotJson, parse_json, regular_bytes
+from seq2seq.formats.block import DocumentError
+from seq2seq.formats.tables import read_rows
 from seq2seq.languages import canonical
 from seq2seq.serve.errors import ApiError, invalid
 from seq2seq.storage.atomic import delete_temporary, make_directories, open_without_links, replace_file
@@ -255,22 +256,17 @@ def parse_entries(text: str, format: str, languages: Languages) -> dict[str, str
     Raises:
         ApiError: a line is not an entry, a term is there twice, or there are no entries.
     """
-    text = text.removeprefix("\ufeff")
-    if format == "tsv":
-        lines = re.split(r"\r?\n", text)
-        rows: Iterable[tuple[int, Sequence[str]]] = enumerate((line.split("\t") for line in lines), 1)
-    elif format == "csv":
-        reader = csv.reader(re.split(r"(?<=\n)", text), strict=True)
-        rows = ((reader.line_num, row) for row in reader)
-    else:
+    if format not in ("tsv", "csv"):
         raise invalid(f"entries_format {format[:30]} is not supported, only tsv and csv")
+    has_quotes = format == "csv"
+    rows = read_rows(text.removeprefix("\ufeff"), "," if has_quotes else "\t", has_quotes)
     entries: dict[str, str] = {}
     try:
-        for number, row in rows:
-            cells = [cell.strip() for cell in row]
+        for line, row in rows:
+            cells = [cell.text.strip() for cell in row]
             if not any(cells):
                 continue
-            place = f"entries, line {number}"
+            place = f"entries, line {line}"
             if len(cells) != 2 and not (format == "csv" and len(cells) == 4):
                 raise invalid(f"{place}: {len(cells)} fields. Expected a term and its translation")
             if len(cells) == 4 and tuple(map(base_language, cells[2:])) != languages:
@@ -280,8 +276,8 @@ def parse_entries(text: str, format: str, languages: Languages) -> dict[str, str
             if cells[0] in entries:
                 raise invalid(f"{place}: the term '{cells[0][:60]}' is there twice")
             entries[cells[0]] = cells[1]
-    except csv.Error as error:
-        raise invalid(f"entries, line {reader.line_num}: {error}") from None
+    except DocumentError as error:
+        raise invalid(f"entries, {error}".removesuffix(".")) from None
     if not entries:
         raise invalid("there are no entries")
     return entries

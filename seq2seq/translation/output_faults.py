@@ -15,6 +15,8 @@ from itertools import pairwise
 import numpy as np
 
 from seq2seq.data.numbers import Number, numbers, unmatched
+from seq2seq.formats.placeholders import TAG, addresses
+from seq2seq.formats.spans import blanked
 from seq2seq.languages import SPACELESS, main_language
 from seq2seq.tokenizers.line_splitting import sentences
 
@@ -32,9 +34,6 @@ _ONE_CHARACTER_WORDS = f"{SPACELESS}\U00020000-\U0003ffff"
 _PUNCTUATION = "\\s\x00-/:-@\\[-^`{-\u00bf\u2000-\u206f\u0f0b-\u0f14\u3000-\u303f\uff00-\uff0f\uff1a-\uff20\ufffd"
 ONE_CHARACTER_WORD = re.compile(f"[{_ONE_CHARACTER_WORDS}]")
 WORD = re.compile(f"[{_ONE_CHARACTER_WORDS}]|[^{_ONE_CHARACTER_WORDS}{_PUNCTUATION}]+")
-# Bounded repetitions keep the matching time linear in the length of a line.
-URL = re.compile(r"(?:https?|ftp)://[!-~]+|\bwww\.[!-~]+|[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}", re.ASCII)
-TAG = re.compile("</?[a-z][^<>]{0,200}>", re.IGNORECASE)
 
 VARIANCE, WIDE = 6.8, 3
 """VARIANCE: variance of the difference in letters between a text and its translation, divided by the number of letters
@@ -91,8 +90,8 @@ def faults(source: str, translation: str, source_language: str = "", target_lang
 
 def lost_urls(source: str, translation: str) -> list[str]:
     """Return the URLs and e-mail addresses of the source that are missing in the translation."""
-    urls = (match.rstrip(".,;:!?)]}>'\"") for match in URL.findall(source))
-    return [url for url in dict.fromkeys(urls) if url not in translation]
+    urls = dict.fromkeys(source[begin:end] for begin, end in addresses(source))
+    return [url for url in urls if url not in translation]
 
 
 def changed_numbers(source: str, translation: str) -> tuple[list[str], list[str]]:
@@ -102,7 +101,7 @@ def changed_numbers(source: str, translation: str) -> tuple[list[str], list[str]
     See `data/numbers.py` for the comparison. Numbers that the other side may spell (`MAX_SPELLED_NUMBER`) may be
     missing, but not if there is another number instead.
     """
-    lost, invented = unmatched(numbers(URL.sub(" ", source)), numbers(URL.sub(" ", translation)))
+    lost, invented = unmatched(*(numbers(blanked(text, addresses(text))) for text in (source, translation)))
     if not (lost and invented):
         lost, invented = ([number for number in side if not _may_be_spelled(number)] for side in (lost, invented))
     return [*dict.fromkeys(number.text for number in lost)], [*dict.fromkeys(number.text for number in invented)]

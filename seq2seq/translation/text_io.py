@@ -22,11 +22,11 @@ from seq2seq.files import (
     BLOCK_BYTES,
     COMPRESSED_SUFFIXES,
     MAX_LINE_BYTES,
-    UTF16_MARKS,
     bounded_lines,
     compression_of,
     open_decompressed,
 )
+from seq2seq.formats.block import wide_encoding
 from seq2seq.storage.atomic import open_without_links
 from seq2seq.storage.locks import lock_if_free
 
@@ -136,8 +136,8 @@ class Input:
             except UnicodeDecodeError as error:
                 text = data.decode(errors="replace")
                 found = f"byte {error.start + 1} is not UTF-8"
-                if number == 1 and data.startswith(UTF16_MARKS):
-                    found = "the text begins with the mark of UTF-16; convert it with iconv -f UTF-16 -t UTF-8"
+                if number == 1 and (encoding := wide_encoding(data)):
+                    found = f"the text begins with the mark of {encoding}; convert it with iconv -f {encoding} -t UTF-8"
                 elif number == 1 and (kind := compression_of(data)):
                     found = f"the input begins like {kind} data, which must be decompressed first"
                 not_utf8.warn(f"line {number}", f"{found}; invalid bytes are replaced by U+FFFD")

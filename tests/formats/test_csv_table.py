@@ -30,7 +30,8 @@ def test_columns_are_found_by_their_names(header):
     ("key,en\na,A dog\n", "name:1: no column is named target or after the target language de"),
     ("A dog\n", "no column is named source"), ("", "no column"), ("text\nA dog\n", "no column is named source"),
     ("en,en-US,de\na,b,c\n", "") , ("en-US,en-GB,de\na,b,c\n", "no column is named source"),
-    ('en,de\n"A dog,\n', "name:2: a quote"), ('en,de\n"A" dog,\n', "name:2: a quote"), ("fr,de\na,b\n", "no column")])
+    ('en,de\n"A dog,\n', "name:2: column 1: a quote"), ('en,de\n"A" dog,\n', "name:2: column 1: a quote"),
+    ("fr,de\na,b\n", "no column")])
 def test_tables_whose_columns_are_not_known_are_refused(text, message):
     if not message:
         assert texts(parsed(text)) == []

@@ -27,6 +27,7 @@ GERMAN = "Zwei Hunde laufen am Strand entlang und tragen zusammen einen langen S
     ("我们明天去北京看我的老朋友。", "我们明天去北京看我的老朋友。", ("copied",)),
     ("Mehr auf https://example.org/a?b=c.", "More on the web page.", ("lost_url",)),
     ("Schreiben Sie an post@example.org!", "Write to post@example.com!", ("lost_url",)),
+    ("Kopieren von SSH://host.example/weg", "Copying from the host", ("lost_url",)),
     ("Das war im Jahr 1987.", "That was in the year 1978.", ("lost_number",)),
     ("Der Spieler mit der Nummer 57 wirft.", "The player with number 75 is throwing.", ("lost_number",)),
     ("Die Nummer ist 93.", "The number is 9331300.", ("lost_number",)),
@@ -67,6 +68,7 @@ def test_a_fault_is_named(source, translation, expected):
     ("有300万人。", "There are 3 million people."),
     ("２０１９年", "In 2019"),
     ("Mehr auf https://example.org/1234567.", "More on https://example.org/1234567 ."),
+    ("Weitere Texte: https://example.org/1234567", "更多文本：https://example.org/1234567，谢谢"),
     ("", ""), (" \x00", ""),
 ])
 def test_what_people_write_has_no_fault(source, translation):

@@ -175,7 +175,7 @@ def test_forms_of_a_word_have_a_common_lemma():
 
 
 def test_single_columns_are_terms_that_stay_unless_all_lines_share_a_separator():
-    for text, name in (("a;b\nc;d\ne", "a.csv"), ("a;b\nc,d", "a.csv"), ("a,b", "a.tsv"), ('"a,b', "a.csv")):
+    for text, name in (("a;b\nc;d\ne", "a.csv"), ("a;b\nc,d", "a.csv"), ("a,b", "a.tsv"), ('"a,b"', "a.csv")):
         assert Glossary.parse(text, name, "en", "de").find("a b")
 
 
