@@ -6,7 +6,7 @@ init`), and `adapt` trains a model further on the text of a domain.
 
 from __future__ import annotations
 
-import contextlib
+from functools import partial
 from pathlib import Path
 
 from seq2seq.check.blocking_problems import (
@@ -26,7 +26,7 @@ from seq2seq.check.cost import (
 from seq2seq.check.measure import measure
 from seq2seq.check.pair_checks import CorpusChecker
 from seq2seq.check.print_report import show_report
-from seq2seq.check.read_corpora import CorpusReader
+from seq2seq.check.read_corpora import CorpusReader, Earlier
 from seq2seq.check.results import CorpusReport, Report, percentiles
 from seq2seq.check.warnings import (
     add_corpus_warnings,
@@ -59,37 +59,28 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
     uses_run_tokenizer = check_run_directory(recipe, run, report)
     add_direction_warnings(recipe, report.warnings)
     text, missing = existing_text(recipe, run)
-    held_out_readers = [CorpusReader(role, spec, recipe) for role, spec in recipe.data.held_out().items()]
-    train_readers = [CorpusReader("train", spec, recipe) for spec in text.corpora]
+    tokenizers, tokenizer_error = load_or_make_tokenizers(text, run, uses_run_tokenizer)
+    report.tokens_are_exact = tokenizers is not None and not missing and not recipe.resamples_epochs
     samples = {languages: Sample(recipe.seed) for languages in recipe.directions
                if languages in map(recipe.languages_of, text.corpora)}
-    held_out = HeldOutText(recipe)
-    for key, spec in recipe.data.held_out().items():
-        with contextlib.suppress(CorpusError):                                  # the reader of the set reports it
-            held_out.read(key, spec)
-    seen: set[bytes] = set()
+    held_out, earlier = HeldOutText(recipe), Earlier()
+    held_out_readers = [CorpusReader(role, spec, recipe, tokenizers, partial(held_out.add, role, spec))
+                        for role, spec in recipe.data.held_out().items()]
+    train_readers = [CorpusReader("train", spec, recipe, tokenizers, samples[recipe.languages_of(spec)].draw_from,
+                                  partial(held_out.watch, spec), earlier=earlier) for spec in text.corpora]
+    for reader in held_out_readers:
+        reader.read_held_out()
     for reader in train_readers:
-        reader.scan(samples[reader.languages], seen, held_out)
+        reader.read_train()
     for spec in recipe.data.train:
         if spec.translated_by and spec.label in missing:
             for _ in held_out.watch(spec, monolingual_pairs(spec, recipe)):
                 pass
     for reader in held_out_readers:
-        reader.scan(None)
-    tokenizers, tokenizer_error = None, None
-    if not any(reader.report.error for reader in train_readers):
-        tokenizers, tokenizer_error = load_or_make_tokenizers(text, run, uses_run_tokenizer)
-    report.tokens_are_exact = tokenizers is not None and not missing and not recipe.resamples_epochs
-    for reader in train_readers + held_out_readers:
-        reader.tokenizers = tokenizers
-    for reader in held_out_readers:
-        reader.read_held_out()
         if not reader.report.error:
             reader.report.in_train = held_out.shared(reader.report.role)
-    characters: dict[str, set[str]] = {side: set() for side in recipe.data.valid[0].sides}
-    seen = set()
-    for reader in train_readers:
-        reader.read_train(characters, seen)
+    characters = {side: set[str]().union(*(reader.alphabet[side] for reader in train_readers))
+                  for side in recipe.data.valid[0].sides}
     if recipe.task.has_source and recipe.task.target_is_text:
         checkers = {languages: CorpusChecker(sample.blocks, languages) for languages, sample in samples.items()}
         report.warnings += dict.fromkeys(checker.fault for checker in checkers.values() if checker.fault)

@@ -7,7 +7,7 @@ from pathlib import Path
 from seq2seq import console
 from seq2seq.check.results import Report
 from seq2seq.data.preparation import TrainingText, make_tokenizers, tokenizer_text
-from seq2seq.errors import CheckpointError, TokenizerError, UserError
+from seq2seq.errors import CheckpointError, CorpusError, TokenizerError, UserError
 from seq2seq.evaluation.scores import require_metrics
 from seq2seq.inference.load_model import weights_to_start_from
 from seq2seq.recipe import Recipe
@@ -44,6 +44,8 @@ def load_or_make_tokenizers(text: TrainingText, run: Path, use_run: bool) -> tup
             return load_tokenizers(directory), None
     except (TokenizerError, CheckpointError) as error:
         console.warn(str(error))
+    except CorpusError as error:
+        return None, str(error)
     if not text.corpora and text.recipe.tokenizer_model is None:
         return None, None
     try:
