@@ -13,7 +13,6 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from seq2seq import console
-from seq2seq.check.blocking_problems import load_or_make_tokenizers
 from seq2seq.check.corpus_statistics import Sample, scanned
 from seq2seq.check.cost import estimate_model, estimate_training, estimate_vocabulary
 from seq2seq.check.given_text import GivenText
@@ -37,7 +36,7 @@ from seq2seq.data.corpus import Pair, first_line_warnings
 from seq2seq.data.damaged_text import is_damaged
 from seq2seq.data.numbers import number_agreement
 from seq2seq.data.pair_augmenter import PLACEHOLDER, TAG
-from seq2seq.data.preparation import TrainingText
+from seq2seq.data.preparation import TrainingText, make_tokenizers
 from seq2seq.errors import CorpusError, OptionError, UserError
 from seq2seq.evaluation.scores import sacrebleu_metric
 from seq2seq.evaluation.significance import expected_interval
@@ -181,10 +180,10 @@ def write_recipe(corpora: Sequence[Corpus], languages: tuple[str, str], output: 
             _cleaning_line(kind, scanned.findings[kind], scanned.lines) for kind in frequent), augmentation=tuple(
             f"    # {count:,} of {scanned.lines:,} pairs have {AUGMENTED[kind]}.\n    {kind}: {AUGMENTATION}\n"
             for kind, count in augmented.items() if count > MIN_AUGMENTED_SHARE * scanned.lines))
-        train, checker = _read_train(draft.write(settings), directory)
+        train, checker = _read_train(draft.write(settings))
         if line := _language_line(train.report):
             settings = replace(settings, cleaning=(*settings.cleaning, line))
-            train, checker = _read_train(draft.write(settings), directory)
+            train, checker = _read_train(draft.write(settings))
         draft.kept = train.report.pairs                                         # cleaning may drop many pairs
         size = size_for(draft.kept)
         settings = replace(settings, consistency=consistency_for(draft.kept))
@@ -379,12 +378,10 @@ def _write_texts(text: GivenText, directory: Path, languages: tuple[str, str], h
     return counts
 
 
-def _read_train(recipe: Recipe, directory: Path) -> tuple[CorpusReader, CorpusChecker]:
+def _read_train(recipe: Recipe) -> tuple[CorpusReader, CorpusChecker]:
     """Train the tokenizer, and read and check the training text with it."""
     began = time.perf_counter()
-    tokenizers, error = load_or_make_tokenizers(TrainingText.of(recipe), directory, use_run=False)
-    if error:
-        raise CorpusError(error)
+    tokenizers = make_tokenizers(TrainingText.of(recipe))
     sample = Sample(recipe.seed)
     reader = CorpusReader("train", recipe.data.train[0], recipe, tokenizers, sample.draw_from)
     reader.tokenizer_seconds = time.perf_counter() - began

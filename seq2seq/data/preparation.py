@@ -217,15 +217,16 @@ def training_pairs(text: TrainingText) -> Iterator[tuple[str, str]]:
             yield as_line(replace(source, context=None)), target
 
 
-def train_or_load_tokenizers(text: TrainingText, directory: Path, compare_text: bool = True) -> Tokenizers:
+def train_or_load_tokenizers(text: TrainingText, directory: Path, compare_text: bool = True, save: bool = True
+                             ) -> Tokenizers:
     """Load the tokenizers in `directory`. Before the first checkpoint, create them if they are missing, or if the text
     has changed.
 
     New tokenizers are copied from the model in `tokenizer.taken_from` or `training.start_from`, or trained on the text.
-    compare_text: False for a rank that does not read the training text.
+    compare_text: False for a rank that does not read the training text. save: False to write no files.
     """
     state = tokenizer_text(text, directory.parent) if compare_text else ""
-    return tokenizers_of_run(directory, lambda: make_tokenizers(text), state)
+    return tokenizers_of_run(directory, lambda: make_tokenizers(text), state, save)
 
 
 def tokenizer_text(text: TrainingText, run: Path) -> str:

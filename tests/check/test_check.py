@@ -252,6 +252,15 @@ def test_a_tokenizer_that_is_to_be_taken_over_and_is_not_there_is_an_error(direc
     assert "empty has no tokenizer" in errors("tokenizer.taken_from=empty")
 
 
+def test_a_damaged_tokenizer_of_a_run_is_the_error_of_train(directory, quick_tensorboard, capsys):
+    assert main(["train", "recipe.yaml", "--run-dir", "run", "--set", "training.max_steps=2"]) == 0
+    next(Path("run/tokenizer").glob("*.model")).write_bytes(b"x")
+    assert main(["check", "recipe.yaml", "--run-dir", "run"]) == 2
+    of_check = capsys.readouterr().err.splitlines()[-1]
+    assert main(["train", "recipe.yaml", "--run-dir", "run"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == of_check
+
+
 def test_a_model_to_start_from_of_another_shape_is_an_error(directory, quick_tensorboard, capsys):
     assert main(["train", "recipe.yaml", "--run-dir", "first", "--set", "training.max_steps=2"]) == 0
     assert not errors("training.start_from=first")
