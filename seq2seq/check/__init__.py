@@ -40,6 +40,7 @@ from seq2seq.check.warnings import (
 )
 from seq2seq.data.corpus import first_line_warnings
 from seq2seq.data.leakage import HeldOutText
+from seq2seq.data.preparation import SIDES, known_characters
 from seq2seq.errors import CorpusError
 from seq2seq.recipe import Recipe
 from seq2seq.training.synthetic_text import existing_text, monolingual_pairs
@@ -61,8 +62,7 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
     text, missing = existing_text(recipe, run)
     tokenizers, tokenizer_error = load_or_make_tokenizers(text, run, uses_run_tokenizer)
     report.tokens_are_exact = tokenizers is not None and not missing and not recipe.resamples_epochs
-    samples = {languages: Sample(recipe.seed) for languages in recipe.directions
-               if languages in map(recipe.languages_of, text.corpora)}
+    samples = {recipe.languages_of(spec): Sample(recipe.seed) for spec in text.corpora}
     held_out, earlier = HeldOutText(recipe), Earlier()
     held_out_readers = [CorpusReader(role, spec, recipe, tokenizers, partial(held_out.add, role, spec))
                         for role, spec in recipe.data.held_out().items()]
@@ -81,6 +81,10 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
             reader.report.in_train = held_out.shared(reader.report.role)
     characters = {side: set[str]().union(*(reader.alphabet[side] for reader in train_readers))
                   for side in recipe.data.valid[0].sides}
+    known = dict.fromkeys(SIDES, set[str]())
+    if tokenizers is not None:
+        with report.collecting():
+            known = known_characters(recipe)
     if recipe.task.has_source and recipe.task.target_is_text:
         checkers = {languages: CorpusChecker(sample.blocks, languages) for languages, sample in samples.items()}
         report.warnings += dict.fromkeys(checker.fault for checker in checkers.values() if checker.fault)
@@ -98,7 +102,8 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
         add_lookalike_warnings(corpus, recipe.tokenizer.is_canonical if tokenizers is None else
                                tokenizers.target.is_canonical, report.warnings)
         if any(characters.values()) and not missing:
-            reader.add_unseen(next(iter(characters.values())), report.warnings)
+            side = next(iter(characters))
+            reader.add_unseen(characters[side] | known["source" if side == "source" else "target"], report.warnings)
     if not {"bleu", "chrf", "ter"}.isdisjoint(recipe.measures):
         add_tokenization_warnings(report.corpora, report.warnings)
     add_warnings_about_steps(recipe, report.warnings)
@@ -124,7 +129,7 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
     if tokenizers is not None:
         check_initial_weights(recipe, tokenizers, run, report)
     estimate_disk(recipe, run, report)
-    report.warnings = list(dict.fromkeys(report.warnings))
+    report.errors, report.warnings = list(dict.fromkeys(report.errors)), list(dict.fromkeys(report.warnings))
     if measured and tokenizers is not None and report.training and not report.errors:
         measure(text, tokenizers, report)
     return report

@@ -116,8 +116,8 @@ class CorpusReader(Observer):
             self.report.judgement = checker.check(pairs, self.report.lines, self.kept)
 
     def add_unseen(self, characters: set[str], warnings: list[str]) -> None:
-        """Append a warning if sources of a validation or test corpus have characters that the training sources lack.
-        characters: those of the training sources."""
+        """Append a warning if sources of a validation or test corpus have characters that the model never sees in its
+        training. characters: those that it sees in sources."""
         side = self.spec.sides[0]
         normalized = self._vocabularies[side].normalized if self.tokenizers else canonical
         unseen = {number: found for number, text in self.texts.items() if (found := set(normalized(text)) - characters)}

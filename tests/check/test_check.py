@@ -264,6 +264,10 @@ def test_a_damaged_tokenizer_of_a_run_is_the_error_of_train(directory, quick_ten
 def test_a_model_to_start_from_of_another_shape_is_an_error(directory, quick_tensorboard, capsys):
     assert main(["train", "recipe.yaml", "--run-dir", "first", "--set", "training.max_steps=2"]) == 0
     assert not errors("training.start_from=first")
+    few = "data.train=[{source: more.de, target: more.en}]"
+    unseen = [[line for line in checked(*settings).warnings if "U+0048" in line]                       # H
+              for settings in ([few], [few, "training.start_from=first"])]
+    assert unseen[0] and not unseen[1], "the characters of the first training are known"
     assert "training.start_from: " in errors("training.start_from=first", "model.feed_forward=11")
 
 
