@@ -77,7 +77,7 @@ def measure_check(pairs: list[tuple[str, str]], labels: list[str]) -> dict[str, 
     sample = Sample(seed=1)
     with (mock.patch.object(results, "EXAMPLES", len(pairs)),
           mock.patch.object(pair_checks, "MAX_LANGUAGE_ID_PAIRS", len(pairs))):
-        for _ in scanned(sample.draw_from(sources), corpus, 2, languages, set()):
+        for _ in scanned(sample.draw_from(sources), corpus, 2, languages, {}):
             pass
         checker = pair_checks.CorpusChecker(sample.blocks, languages)
         checked = checker.check([(number, *pair) for number, pair in enumerate(pairs)], len(pairs))

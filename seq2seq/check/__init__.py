@@ -26,7 +26,7 @@ from seq2seq.check.cost import (
 from seq2seq.check.measure import measure
 from seq2seq.check.pair_checks import CorpusChecker
 from seq2seq.check.print_report import show_report
-from seq2seq.check.read_corpora import CorpusReader, Earlier
+from seq2seq.check.read_corpora import CorpusReader
 from seq2seq.check.results import CorpusReport, Report, percentiles
 from seq2seq.check.warnings import (
     add_corpus_warnings,
@@ -63,11 +63,11 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
     tokenizers, tokenizer_error = load_or_make_tokenizers(text, run, uses_run_tokenizer)
     report.tokens_are_exact = tokenizers is not None and not missing and not recipe.resamples_epochs
     samples = {recipe.languages_of(spec): Sample(recipe.seed) for spec in text.corpora}
-    held_out, earlier = HeldOutText(recipe), Earlier()
+    held_out, seen = HeldOutText(recipe), dict[bytes, bool]()
     held_out_readers = [CorpusReader(role, spec, recipe, tokenizers, partial(held_out.add, role, spec))
                         for role, spec in recipe.data.held_out().items()]
     train_readers = [CorpusReader("train", spec, recipe, tokenizers, samples[recipe.languages_of(spec)].draw_from,
-                                  partial(held_out.watch, spec), earlier=earlier) for spec in text.corpora]
+                                  partial(held_out.watch, spec), seen=seen) for spec in text.corpora]
     for reader in held_out_readers:
         reader.read_held_out()
     for reader in train_readers:

@@ -64,11 +64,12 @@ class Sample:
             self.blocks[index] = block
 
 
-def scanned(pairs: Iterable[Pair], report: CorpusReport, sides: int, languages: Languages, seen: set[bytes]
+def scanned(pairs: Iterable[Pair], report: CorpusReport, sides: int, languages: Languages, seen: dict[bytes, bool]
             ) -> Iterator[Pair]:
     """Yield the pairs unchanged. Add to the report the number of lines of each kind, such as duplicates, and, after the
     last pair, the number of pairs that each value of LENGTH_RATIOS, MAX_CHARACTERS and NUMBER_AGREEMENTS would drop.
-    sides: 2 for pairs; 1 for the text of a language model. seen: see `cleaning.clean`.
+    sides: 2 for pairs; 1 for the text of a language model. seen: hashes of earlier pairs, to which those of these pairs
+    are added with the value False. `cleaning.clean` and `add_remaining` make it True for a pair that is kept.
     """
     limits = {"max_characters": dict.fromkeys(map(str, MAX_CHARACTERS), 0)}
     if sides == 2:
@@ -80,10 +81,11 @@ def scanned(pairs: Iterable[Pair], report: CorpusReport, sides: int, languages: 
         canonical_texts = tuple(map(canonical, texts))
         lengths = list(map(len, canonical_texts))
         agreement = number_agreement(*canonical_texts) if sides == 2 and min(lengths) else 1.0
-        digest = pair_digest(languages, Source("".join(canonical_texts[:-1]), tag=source.tag), canonical_texts[-1])
+        canonical_source = Source("".join(canonical_texts[:-1]), language=source.language, tag=source.tag)
+        digest = pair_digest(languages, canonical_source, canonical_texts[-1])
         for kind in kinds_of(texts, canonical_texts, digest in seen, agreement):
             report.findings.setdefault(kind, Finding()).add(number)
-        seen.add(digest)
+        seen.setdefault(digest, False)
         for limit in MAX_CHARACTERS:
             limits["max_characters"][str(limit)] += max(lengths) > limit
         for ratio in LENGTH_RATIOS if sides == 2 else ():
@@ -96,16 +98,16 @@ def scanned(pairs: Iterable[Pair], report: CorpusReport, sides: int, languages: 
 
 
 def add_remaining(pairs: Iterable[Pair], report: CorpusReport, sides: int, languages: Languages,
-                  seen: set[bytes] | None) -> None:
+                  seen: dict[bytes, bool] | None) -> None:
     """Add the lines of each kind to `report.remaining`. pairs: pairs that cleaning keeps, as the model sees them.
-    seen: hashes of earlier pairs; None if cleaning removes duplicates."""
+    seen: as in `scanned`; None if cleaning removes duplicates."""
     for number, source, target in pairs:
         texts = (source.text, target)[-sides:]
         repeated = False
         if seen is not None:
             digest = pair_digest(languages, source, target)
-            repeated = digest in seen
-            seen.add(digest)
+            repeated = seen.get(digest, False)
+            seen[digest] = True
         agreement = number_agreement(*texts) if "numbers_differ" in report.findings else 1.0
         for kind in kinds_of(texts, tuple(map(canonical, texts)), repeated, agreement):
             report.remaining.setdefault(kind, Finding()).add(number)

@@ -290,7 +290,7 @@ def _scan(text: GivenText) -> tuple[CorpusReport, dict[str, int]]:
                         report.findings.setdefault(f"{kind}_differ", Finding()).add(number)
             yield number, Source(source), target
 
-    read = scanned(pairs(), report, 2, text.recipe.languages, set())
+    read = scanned(pairs(), report, 2, text.recipe.languages, {})
     for _ in console.with_progress(f"scanning {text.label}", read, "pairs"):
         pass
     if "identical" in report.findings and report.findings["identical"].count > report.lines / 2:

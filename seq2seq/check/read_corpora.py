@@ -6,7 +6,6 @@ import contextlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,14 +30,6 @@ from seq2seq.translation.text_io import name_characters
 MAX_PIECES = (64, 128, 256, 512)
 
 
-@dataclass
-class Earlier:
-    """Hashes of the pairs of earlier corpora (see `clean`): of all of them, and of those that cleaning keeps."""
-
-    read: set[bytes] = field(default_factory=set)
-    kept: set[bytes] = field(default_factory=set)
-
-
 class CorpusReader(Observer):
     """Reads one corpus, each pair once, and fills in its report.
 
@@ -50,11 +41,11 @@ class CorpusReader(Observer):
     """
 
     def __init__(self, role: str, spec: Corpus, recipe: Recipe, tokenizers: Tokenizers | None,
-                 *watchers: Callable[[Iterator[Pair]], Iterator[Pair]], earlier: Earlier | None = None) -> None:
+                 *watchers: Callable[[Iterator[Pair]], Iterator[Pair]], seen: dict[bytes, bool] | None = None) -> None:
         """Args:
             tokenizers: tokenizers that count pieces; if None, pieces are not counted.
             watchers: functions that yield the pairs of the corpus unchanged, as they are before cleaning.
-            earlier: pairs of earlier corpora, to which those of this corpus are added; None: there are none.
+            seen: see `scanned`; None: there are no earlier corpora.
         """
         self.report = CorpusReport(role, spec.label, weight=spec.weight)
         self.spec, self.recipe, self.languages = spec, recipe, recipe.languages_of(spec)
@@ -68,14 +59,14 @@ class CorpusReader(Observer):
         self.pieces: dict[str, Counter[int]] = {side: Counter() for side in spec.sides}
         self.alphabet: dict[str, set[str]] = {side: set() for side in spec.sides}
         self.texts: dict[int, str] = {}
-        self._watchers, self._earlier = watchers, earlier or Earlier()
+        self._watchers, self._seen = watchers, {} if seen is None else seen
         if tokenizers is not None:
             self.report.limits["max_pieces"] = dict.fromkeys(map(str, MAX_PIECES), 0)
 
     def read(self, pairs: Iterator[Pair]) -> Iterator[Pair]:
         for watch in self._watchers:
             pairs = watch(pairs)
-        return scanned(pairs, self.report, len(self.spec.sides), self.languages, self._earlier.read)
+        return scanned(pairs, self.report, len(self.spec.sides), self.languages, self._seen)
 
     def encoded(self, block: EncodedBlock) -> None:
         for limit, pairs in self.report.limits.get("max_pieces", {}).items():
@@ -97,9 +88,9 @@ class CorpusReader(Observer):
     def read_train(self) -> None:
         """Read the pairs of a training corpus as a training does. If this cannot be done, `report.error` says why."""
         self.kept = bytearray()
-        remaining = None if self.recipe.data.cleaning.remove_duplicates else self._earlier.kept
+        remaining = None if self.recipe.data.cleaning.remove_duplicates else self._seen
         for block in self._counted(prepared_blocks(self.spec, self.recipe, self.tokenizers, self.report.counts,
-                                                   self._earlier.kept, observer=self)):
+                                                   self._seen, observer=self)):
             for number in block.numbers.tolist():
                 self.kept.extend(bytes(max(0, number + 1 - len(self.kept))))
                 self.kept[number] = 1

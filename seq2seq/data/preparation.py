@@ -104,7 +104,7 @@ class Observer:
 UNOBSERVED = Observer()
 
 
-def cleaned(spec: Corpus, recipe: Recipe, counts: Counts, seen: set[bytes] | None = None,
+def cleaned(spec: Corpus, recipe: Recipe, counts: Counts, seen: dict[bytes, bool] | None = None,
             tokenizers: Tokenizers | None = None, observer: Observer = UNOBSERVED) -> Iterator[Pair]:
     """Yield the cleaned pairs of a training corpus, as the model sees them. With `data.context`, a share of them has an
     empty context (see ISOLATED_SHARE).
@@ -157,8 +157,9 @@ class EncodedBlock:
                             (source[0], target[0]), (source[1], target[1]))
 
 
-def prepared_blocks(spec: Corpus, recipe: Recipe, tokenizers: Tokenizers | None, counts: Counts, seen: set[bytes],
-                    threads: int = 1, observer: Observer = UNOBSERVED) -> Iterator[EncodedBlock]:
+def prepared_blocks(spec: Corpus, recipe: Recipe, tokenizers: Tokenizers | None, counts: Counts,
+                    seen: dict[bytes, bool], threads: int = 1, observer: Observer = UNOBSERVED
+                    ) -> Iterator[EncodedBlock]:
     """Yield the pairs of a training corpus on which a model is trained, with their ids.
 
     counts, seen: see `cleaned`. tokenizers: see `encoded_blocks`.
@@ -211,7 +212,7 @@ def _is_isolated(line: int) -> bool:
 
 def training_pairs(text: TrainingText) -> Iterator[tuple[str, str]]:
     """Yield the cleaned pairs of all training corpora as text without context, one corpus after another."""
-    seen: set[bytes] = set()
+    seen: dict[bytes, bool] = {}
     for spec in text.corpora:
         for _, source, target in cleaned(spec, text.recipe, Counts(), seen):
             yield as_line(replace(source, context=None)), target
@@ -399,7 +400,7 @@ def _write_files(text: TrainingText, tokenizers: Tokenizers, temporary: Path, th
     keep_text = recipe.keeps_training_text
     counts_by_corpus: dict[str, dict[str, Any]] = {}
     checksums: list[str] = []
-    seen: set[bytes] = set()
+    seen: dict[bytes, bool] = {}
     characters = known_characters(recipe)
     total = 0
     with contextlib.ExitStack() as stack, console.progress("tokenising", None, unit="pairs") as advance:
