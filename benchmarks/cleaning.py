@@ -16,7 +16,7 @@ from typing import Any
 from unittest import mock
 
 from seq2seq.check import pair_checks, results
-from seq2seq.check.corpus_statistics import Sample, scan_corpus
+from seq2seq.check.corpus_statistics import Sample, scanned
 from seq2seq.data.cleaning import clean
 from seq2seq.data.corpus import Counts, read_lines
 from seq2seq.errors import UserError
@@ -72,13 +72,15 @@ def measure(pairs: list[tuple[str, str]], labels: list[str], rules: dict[str, An
 def measure_check(pairs: list[tuple[str, str]], labels: list[str]) -> dict[str, Detection]:
     """Compare the lines that `check` reports with the labels, for each kind of finding."""
     corpus = results.CorpusReport("train", "v3.en-de")
-    numbered = [(number, *pair) for number, pair in enumerate(pairs)]
+    languages = Languages(source="en", target="de")
+    sources = ((number, Source(source), target) for number, (source, target) in enumerate(pairs))
     sample = Sample(seed=1)
     with (mock.patch.object(results, "EXAMPLES", len(pairs)),
           mock.patch.object(pair_checks, "MAX_LANGUAGE_ID_PAIRS", len(pairs))):
-        scan_corpus(sample.draw_from(numbered), corpus, 2, Languages(source="en", target="de"), "", set())
-        checker = pair_checks.CorpusChecker(sample.blocks, Languages(source="en", target="de"))
-        checked = checker.check(numbered, len(pairs))
+        for _ in scanned(sample.draw_from(sources), corpus, 2, languages, {}):
+            pass
+        checker = pair_checks.CorpusChecker(sample.blocks, languages)
+        checked = checker.check([(number, *pair) for number, pair in enumerate(pairs)], len(pairs))
     kinds = {kind: [finding] for kind, finding in corpus.findings.items()} | {
         "hardly_a_translation": [checked.suspects], "like the other side": [*checked.wrong_side.values()],
         "in another language (lingua)": [*checked.wrong_language.values()]}

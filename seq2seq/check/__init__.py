@@ -6,7 +6,7 @@ init`), and `adapt` trains a model further on the text of a domain.
 
 from __future__ import annotations
 
-import contextlib
+from functools import partial
 from pathlib import Path
 
 from seq2seq.check.blocking_problems import (
@@ -40,6 +40,7 @@ from seq2seq.check.warnings import (
 )
 from seq2seq.data.corpus import first_line_warnings
 from seq2seq.data.leakage import HeldOutText
+from seq2seq.data.preparation import SIDES, known_characters
 from seq2seq.errors import CorpusError
 from seq2seq.recipe import Recipe
 from seq2seq.training.synthetic_text import existing_text, monolingual_pairs
@@ -59,37 +60,31 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
     uses_run_tokenizer = check_run_directory(recipe, run, report)
     add_direction_warnings(recipe, report.warnings)
     text, missing = existing_text(recipe, run)
-    held_out_readers = [CorpusReader(role, spec, recipe) for role, spec in recipe.data.held_out().items()]
-    train_readers = [CorpusReader("train", spec, recipe) for spec in text.corpora]
-    samples = {languages: Sample(recipe.seed) for languages in recipe.directions
-               if languages in map(recipe.languages_of, text.corpora)}
-    held_out = HeldOutText(recipe)
-    for key, spec in recipe.data.held_out().items():
-        with contextlib.suppress(CorpusError):                                  # the reader of the set reports it
-            held_out.read(key, spec)
-    seen: set[bytes] = set()
+    tokenizers, tokenizer_error = load_or_make_tokenizers(text, run, uses_run_tokenizer)
+    report.tokens_are_exact = tokenizers is not None and not missing and not recipe.resamples_epochs
+    samples = {recipe.languages_of(spec): Sample(recipe.seed) for spec in text.corpora}
+    held_out, seen = HeldOutText(recipe), dict[bytes, bool]()
+    held_out_readers = [CorpusReader(role, spec, recipe, tokenizers, partial(held_out.add, role, spec))
+                        for role, spec in recipe.data.held_out().items()]
+    train_readers = [CorpusReader("train", spec, recipe, tokenizers, samples[recipe.languages_of(spec)].draw_from,
+                                  partial(held_out.watch, spec), seen=seen) for spec in text.corpora]
+    for reader in held_out_readers:
+        reader.read_held_out()
     for reader in train_readers:
-        reader.scan(samples[reader.languages], seen, held_out)
+        reader.read_train()
     for spec in recipe.data.train:
         if spec.translated_by and spec.label in missing:
             for _ in held_out.watch(spec, monolingual_pairs(spec, recipe)):
                 pass
     for reader in held_out_readers:
-        reader.scan(None)
-    tokenizers, tokenizer_error = None, None
-    if not any(reader.report.error for reader in train_readers):
-        tokenizers, tokenizer_error = load_or_make_tokenizers(text, run, uses_run_tokenizer)
-    report.tokens_are_exact = tokenizers is not None and not missing and not recipe.resamples_epochs
-    for reader in train_readers + held_out_readers:
-        reader.tokenizers = tokenizers
-    for reader in held_out_readers:
-        reader.read_held_out()
         if not reader.report.error:
             reader.report.in_train = held_out.shared(reader.report.role)
-    characters: dict[str, set[str]] = {side: set() for side in recipe.data.valid[0].sides}
-    seen = set()
-    for reader in train_readers:
-        reader.read_train(characters, seen)
+    characters = {side: set[str]().union(*(reader.alphabet[side] for reader in train_readers))
+                  for side in recipe.data.valid[0].sides}
+    known = dict.fromkeys(SIDES, set[str]())
+    if tokenizers is not None:
+        with report.collecting():
+            known = known_characters(recipe)
     if recipe.task.has_source and recipe.task.target_is_text:
         checkers = {languages: CorpusChecker(sample.blocks, languages) for languages, sample in samples.items()}
         report.warnings += dict.fromkeys(checker.fault for checker in checkers.values() if checker.fault)
@@ -107,7 +102,8 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
         add_lookalike_warnings(corpus, recipe.tokenizer.is_canonical if tokenizers is None else
                                tokenizers.target.is_canonical, report.warnings)
         if any(characters.values()) and not missing:
-            reader.add_unseen(next(iter(characters.values())), report.warnings)
+            side = next(iter(characters))
+            reader.add_unseen(characters[side] | known["source" if side == "source" else "target"], report.warnings)
     if not {"bleu", "chrf", "ter"}.isdisjoint(recipe.measures):
         add_tokenization_warnings(report.corpora, report.warnings)
     add_warnings_about_steps(recipe, report.warnings)
@@ -133,7 +129,7 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
     if tokenizers is not None:
         check_initial_weights(recipe, tokenizers, run, report)
     estimate_disk(recipe, run, report)
-    report.warnings = list(dict.fromkeys(report.warnings))
+    report.errors, report.warnings = list(dict.fromkeys(report.errors)), list(dict.fromkeys(report.warnings))
     if measured and tokenizers is not None and report.training and not report.errors:
         measure(text, tokenizers, report)
     return report

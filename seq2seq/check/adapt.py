@@ -444,7 +444,7 @@ def _text_of_model(recipe: Recipe, limit: int, seed: int) -> tuple[list[TextPair
     these, it is better than on other text. If there are enough other validation pairs, only those are returned.
     """
     try:
-        seen: set[bytes] = set()
+        seen: dict[bytes, bool] = {}
         found = (pair for spec in recipe.data.train if spec.translated_by is None
                  for pair in as_lines(cleaned(spec, recipe, Counts(), seen)))
         train = reservoir_sample(_texts(found), limit, seed)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from seq2seq import console
 from seq2seq.check.results import Report
-from seq2seq.data.preparation import TrainingText, make_tokenizers, tokenizer_text
-from seq2seq.errors import CheckpointError, TokenizerError, UserError
+from seq2seq.data.preparation import TrainingText, make_tokenizers, train_or_load_tokenizers
+from seq2seq.errors import UserError
 from seq2seq.evaluation.scores import require_metrics
 from seq2seq.inference.load_model import weights_to_start_from
 from seq2seq.recipe import Recipe
 from seq2seq.storage.checkpoints import list_checkpoints
 from seq2seq.storage.locks import require_lockable
 from seq2seq.storage.run_directory import compare_with_stored_recipe
-from seq2seq.storage.tokenizer_files import load_tokenizers, made_from_other_text
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.training.validation import Validation, require_text
 
@@ -32,21 +30,17 @@ def check_run_directory(recipe: Recipe, run: Path, report: Report) -> bool:
 
 
 def load_or_make_tokenizers(text: TrainingText, run: Path, use_run: bool) -> tuple[Tokenizers | None, str | None]:
-    """Load or make the tokenizers that a training would use, without writing files.
+    """Load or make the tokenizers as a training does, without writing files.
 
-    Return (tokenizers, None), or (None, error message) if they cannot be made. If there is neither a training corpus
-    nor a model whose tokenizers the training uses, return (None, None).
+    Return (tokenizers, None), or (None, error message) if the training would stop here. If there is neither a training
+    corpus nor a model whose tokenizers the training uses, return (None, None).
     use_run: True to load the tokenizers of the run if it has any.
     """
-    directory = run / "tokenizer"
-    try:
-        if use_run and directory.is_dir() and not made_from_other_text(directory, tokenizer_text(text, run)):
-            return load_tokenizers(directory), None
-    except (TokenizerError, CheckpointError) as error:
-        console.warn(str(error))
-    if not text.corpora and text.recipe.tokenizer_model is None:
+    if not text.corpora and text.recipe.tokenizer_model is None and not list_checkpoints(run):
         return None, None
     try:
+        if use_run:
+            return train_or_load_tokenizers(text, run / "tokenizer", save=False), None
         return make_tokenizers(text), None
     except UserError as error:
         return None, str(error)

@@ -44,12 +44,12 @@ class Sample:
         self.blocks: list[Block] = []
         self._seen, self._random = 0, random.Random(seed)
 
-    def draw_from(self, pairs: Iterable[LinePair]) -> Iterator[LinePair]:
+    def draw_from(self, pairs: Iterable[Pair]) -> Iterator[Pair]:
         """Yield the pairs unchanged, and sample blocks of them."""
         block: Block = []
-        for pair in pairs:
-            block.append(pair)
-            yield pair
+        for number, source, target in pairs:
+            block.append((number, source.text, target))
+            yield number, source, target
             if len(block) == BLOCK_LINES:
                 self._add(block)
                 block = []
@@ -64,58 +64,59 @@ class Sample:
             self.blocks[index] = block
 
 
-def scan_corpus(pairs: Iterable[LinePair], report: CorpusReport, sides: int, languages: Languages, tag: str,
-                seen: set[bytes]) -> None:
-    """Read all pairs. Add to the report the number of lines of each kind, such as duplicates, and the number of pairs
-    that each value of LENGTH_RATIOS, MAX_CHARACTERS and NUMBER_AGREEMENTS would drop.
-    sides: 2 for pairs; 1 for the text of a language model. tag: tag of the corpus. seen: see `cleaning.clean`.
+def scanned(pairs: Iterable[Pair], report: CorpusReport, sides: int, languages: Languages, seen: dict[bytes, bool]
+            ) -> Iterator[Pair]:
+    """Yield the pairs unchanged. Add to the report the number of lines of each kind, such as duplicates, and, after the
+    last pair, the number of pairs that each value of LENGTH_RATIOS, MAX_CHARACTERS and NUMBER_AGREEMENTS would drop.
+    sides: 2 for pairs; 1 for the text of a language model. seen: hashes of earlier pairs, to which those of these pairs
+    are added with the value False. `cleaning.clean` and `add_remaining` make it True for a pair that is kept.
     """
-    limits = {key: dict.fromkeys(map(str, values), 0) for key, values in (
-        ("max_characters", MAX_CHARACTERS), *((("max_length_ratio", LENGTH_RATIOS),
-                                               ("min_number_agreement", NUMBER_AGREEMENTS)) if sides == 2 else ()))}
+    limits = {"max_characters": dict.fromkeys(map(str, MAX_CHARACTERS), 0)}
+    if sides == 2:
+        limits["max_length_ratio"] = dict.fromkeys(map(str, LENGTH_RATIOS), 0)
+        limits["min_number_agreement"] = dict.fromkeys(map(str, NUMBER_AGREEMENTS), 0)
     for number, source, target in pairs:
         report.lines += 1
-        texts = (source, target)[-sides:]
+        texts = (source.text, target)[-sides:]
         canonical_texts = tuple(map(canonical, texts))
         lengths = list(map(len, canonical_texts))
+        agreement = number_agreement(*canonical_texts) if sides == 2 and min(lengths) else 1.0
+        canonical_source = Source("".join(canonical_texts[:-1]), language=source.language, tag=source.tag)
+        digest = pair_digest(languages, canonical_source, canonical_texts[-1])
+        for kind in kinds_of(texts, canonical_texts, digest in seen, agreement):
+            report.findings.setdefault(kind, Finding()).add(number)
+        seen.setdefault(digest, False)
         for limit in MAX_CHARACTERS:
             limits["max_characters"][str(limit)] += max(lengths) > limit
-        digest = pair_digest(languages, Source("".join(canonical_texts[:-1]), tag=tag), canonical_texts[-1])
-        for kind in kinds_of(texts, canonical_texts, digest in seen):
-            report.findings.setdefault(kind, Finding()).add(number)
-        seen.add(digest)
-        if sides == 2:
-            for ratio in LENGTH_RATIOS:
-                limits["max_length_ratio"][str(ratio)] += (
-                    min(lengths) > SHORT_TEXT and max(lengths) > ratio * min(lengths))
-            if not min(lengths):                                                # already counted as empty
-                continue
-            agreement = number_agreement(*canonical_texts)
-            for minimum in NUMBER_AGREEMENTS:
-                limits["min_number_agreement"][str(minimum)] += agreement < minimum
-            if agreement < 1:
-                report.findings.setdefault("numbers_differ", Finding()).add(number)
-    report.limits = limits
+        for ratio in LENGTH_RATIOS if sides == 2 else ():
+            limits["max_length_ratio"][str(ratio)] += (
+                min(lengths) > SHORT_TEXT and max(lengths) > ratio * min(lengths))
+        for minimum in NUMBER_AGREEMENTS if sides == 2 else ():
+            limits["min_number_agreement"][str(minimum)] += agreement < minimum
+        yield number, source, target
+    report.limits = {**limits, **report.limits}
 
 
 def add_remaining(pairs: Iterable[Pair], report: CorpusReport, sides: int, languages: Languages,
-                  seen: set[bytes] | None) -> None:
+                  seen: dict[bytes, bool] | None) -> None:
     """Add the lines of each kind to `report.remaining`. pairs: pairs that cleaning keeps, as the model sees them.
-    seen: hashes of earlier pairs; None if cleaning removes duplicates."""
+    seen: as in `scanned`; None if cleaning removes duplicates."""
     for number, source, target in pairs:
         texts = (source.text, target)[-sides:]
-        digest = pair_digest(languages, source, target)
-        for kind in kinds_of(texts, tuple(map(canonical, texts)), seen is not None and digest in seen):
-            report.remaining.setdefault(kind, Finding()).add(number)
+        repeated = False
         if seen is not None:
-            seen.add(digest)
-        if sides == 2 and "numbers_differ" in report.findings and number_agreement(source.text, target) < 1:
-            report.remaining.setdefault("numbers_differ", Finding()).add(number)
+            digest = pair_digest(languages, source, target)
+            repeated = seen.get(digest, False)
+            seen[digest] = True
+        agreement = number_agreement(*texts) if "numbers_differ" in report.findings else 1.0
+        for kind in kinds_of(texts, tuple(map(canonical, texts)), repeated, agreement):
+            report.remaining.setdefault(kind, Finding()).add(number)
 
 
-def kinds_of(texts: tuple[str, ...], canonical_texts: tuple[str, ...], repeated: bool) -> Iterator[str]:
-    """Yield the kinds of a line, such as `empty` or `duplicate`, but not `numbers_differ`. repeated: True if an earlier
-    pair is equal."""
+def kinds_of(texts: tuple[str, ...], canonical_texts: tuple[str, ...], repeated: bool, agreement: float
+             ) -> Iterator[str]:
+    """Yield the kinds of a line, such as `empty` or `duplicate`. repeated: True if an earlier pair is equal. agreement:
+    see `number_agreement`."""
     for kind, occurs in LOOKALIKES.items():
         if any(map(occurs, texts)):
             yield kind
@@ -134,3 +135,5 @@ def kinds_of(texts: tuple[str, ...], canonical_texts: tuple[str, ...], repeated:
         yield "html_entities"
     if is_tokenized(texts[-1]):                                                 # BLEU is computed on the target
         yield "tokenised_target"
+    if agreement < 1:
+        yield "numbers_differ"

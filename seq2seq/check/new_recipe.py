@@ -13,8 +13,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from seq2seq import console
-from seq2seq.check.blocking_problems import load_or_make_tokenizers
-from seq2seq.check.corpus_statistics import Sample, scan_corpus
+from seq2seq.check.corpus_statistics import Sample, scanned
 from seq2seq.check.cost import estimate_model, estimate_training, estimate_vocabulary
 from seq2seq.check.given_text import GivenText
 from seq2seq.check.measure import PAIRS as MEASURED_PAIRS
@@ -33,11 +32,11 @@ from seq2seq.check.warnings import (
     add_tokenization_warnings,
     frequent_kinds,
 )
-from seq2seq.data.corpus import first_line_warnings
+from seq2seq.data.corpus import Pair, first_line_warnings
 from seq2seq.data.damaged_text import is_damaged
 from seq2seq.data.numbers import number_agreement
 from seq2seq.data.pair_augmenter import PLACEHOLDER, TAG
-from seq2seq.data.preparation import TrainingText
+from seq2seq.data.preparation import TrainingText, make_tokenizers
 from seq2seq.errors import CorpusError, OptionError, UserError
 from seq2seq.evaluation.scores import sacrebleu_metric
 from seq2seq.evaluation.significance import expected_interval
@@ -47,6 +46,7 @@ from seq2seq.recipe.data_section import Data
 from seq2seq.recipe.model_sizes import consistency_for, size_for
 from seq2seq.storage.atomic import new_directory, require_new
 from seq2seq.tokenizers.canonical_text import is_blank
+from seq2seq.tokenizers.source import Source
 
 RECIPE_FILE = "recipe.yaml"
 MAX_NAMED = 3
@@ -180,10 +180,10 @@ def write_recipe(corpora: Sequence[Corpus], languages: tuple[str, str], output: 
             _cleaning_line(kind, scanned.findings[kind], scanned.lines) for kind in frequent), augmentation=tuple(
             f"    # {count:,} of {scanned.lines:,} pairs have {AUGMENTED[kind]}.\n    {kind}: {AUGMENTATION}\n"
             for kind, count in augmented.items() if count > MIN_AUGMENTED_SHARE * scanned.lines))
-        train, checker = _read_train(draft.write(settings), directory)
+        train, checker = _read_train(draft.write(settings))
         if line := _language_line(train.report):
             settings = replace(settings, cleaning=(*settings.cleaning, line))
-            train, checker = _read_train(draft.write(settings), directory)
+            train, checker = _read_train(draft.write(settings))
         draft.kept = train.report.pairs                                         # cleaning may drop many pairs
         size = size_for(draft.kept)
         settings = replace(settings, consistency=consistency_for(draft.kept))
@@ -281,17 +281,18 @@ def _scan(text: GivenText) -> tuple[CorpusReport, dict[str, int]]:
     """
     report, augmented = CorpusReport("train", text.label), dict.fromkeys(AUGMENTED, 0)
 
-    def counted() -> Iterator[tuple[int, str, str]]:
+    def pairs() -> Iterator[Pair]:
         for number, source, target in text.pairs(report.counts):
             for kind, pattern in (("placeholders", PLACEHOLDER), ("tags", TAG)):
                 if (found := sorted(pattern.findall(source))) or pattern.search(target):
                     augmented[kind] += 1
                     if found != sorted(pattern.findall(target)):
                         report.findings.setdefault(f"{kind}_differ", Finding()).add(number)
-            yield number, source, target
+            yield number, Source(source), target
 
-    pairs = console.with_progress(f"scanning {text.label}", counted(), "pairs")
-    scan_corpus(pairs, report, 2, text.recipe.languages, "", set())
+    read = scanned(pairs(), report, 2, text.recipe.languages, {})
+    for _ in console.with_progress(f"scanning {text.label}", read, "pairs"):
+        pass
     if "identical" in report.findings and report.findings["identical"].count > report.lines / 2:
         raise CorpusError(f"{text.label}: of {report.lines:,} pairs, {report.findings['identical']} have the same "
                           "text on both sides. Give the source text and its translation.")
@@ -377,16 +378,14 @@ def _write_texts(text: GivenText, directory: Path, languages: tuple[str, str], h
     return counts
 
 
-def _read_train(recipe: Recipe, directory: Path) -> tuple[CorpusReader, CorpusChecker]:
+def _read_train(recipe: Recipe) -> tuple[CorpusReader, CorpusChecker]:
     """Train the tokenizer, and read and check the training text with it."""
-    reader, sample = CorpusReader("train", recipe.data.train[0], recipe), Sample(recipe.seed)
-    reader.scan(sample)
     began = time.perf_counter()
-    reader.tokenizers, error = load_or_make_tokenizers(TrainingText.of(recipe), directory, use_run=False)
+    tokenizers = make_tokenizers(TrainingText.of(recipe))
+    sample = Sample(recipe.seed)
+    reader = CorpusReader("train", recipe.data.train[0], recipe, tokenizers, sample.draw_from)
     reader.tokenizer_seconds = time.perf_counter() - began
-    if error:
-        raise CorpusError(error)
-    reader.read_train({side: set() for side in reader.spec.sides})
+    reader.read_train()
     if reader.report.error:
         raise CorpusError(reader.report.error)
     checker = CorpusChecker(sample.blocks, reader.languages)
@@ -431,8 +430,7 @@ def _held_out_warnings(recipe: Recipe, checker: CorpusChecker, own: Collection[s
     for role, spec in recipe.data.held_out().items():
         name = role.removeprefix("test.")
         if name in own:
-            reader = CorpusReader(role, spec, recipe)
-            reader.scan(None)
+            reader = CorpusReader(role, spec, recipe, None)
             reader.read_held_out()
             reader.check_pairs(checker)
             add_corpus_warnings(reader.report, recipe.data.cleaning, warnings)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
@@ -94,7 +93,8 @@ class LanguageChecker:
                 report.recognised += 1
                 for side, code in self._detector.wrong(source, target).items():
                     report.wrong_language.setdefault(side, Finding()).add(line)
-                    report.identified.setdefault(side, Counter())[code] += 1
+                    codes = report.identified.setdefault(side, {})
+                    codes[code] = codes.get(code, 0) + 1
 
     def conclude(self, report: PairReport) -> None:
         """Add to a report which sides are in another language. Call this after all pairs of the corpus."""
@@ -196,7 +196,7 @@ class CorpusChecker:
         scores = table.evidence([pair[1:] for pair in block])
         for index in np.flatnonzero(scores < SUSPECT_THRESHOLD).tolist():
             line, source, target = block[index]
-            if not any(map(is_blank, (source, target))) and _is_kept(line, kept):  # `scan_corpus` counts empty sides
+            if not any(map(is_blank, (source, target))) and _is_kept(line, kept):  # `scanned` counts empty sides
                 report.suspects.add(line)
         for shift, run in runs.items():
             # To save time, shifted pairs are scored only if the run is open or at least 3 scores are negative.

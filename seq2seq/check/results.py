@@ -88,7 +88,7 @@ class PairReport:
     wrong_side: dict[str, Finding] = field(default_factory=dict)
     recognised: int = 0
     wrong_language: dict[str, Finding] = field(default_factory=dict)
-    identified: dict[str, Counter[str]] = field(default_factory=dict)
+    identified: dict[str, dict[str, int]] = field(default_factory=dict)
     other_languages: dict[str, str] = field(default_factory=dict)
     exchanged: bool = False
 

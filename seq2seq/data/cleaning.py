@@ -31,7 +31,7 @@ Normalize = Callable[[str], str]
 
 def clean(pairs: Iterable[Pair], cleaning: Cleaning, counts: Counts, sides: int = 2,
           languages: Languages | None = None, normalize: Sequence[Normalize] = (canonical, canonical),
-          seen: set[bytes] | None = None) -> Iterator[Pair]:
+          seen: dict[bytes, bool] | None = None) -> Iterator[Pair]:
     """Yield the pairs that pass all filters, with their texts as the model sees them. The other pairs are counted in
     `counts`, by the reason to drop them. Of a source, the filters examine only the text.
 
@@ -44,16 +44,17 @@ def clean(pairs: Iterable[Pair], cleaning: Cleaning, counts: Counts, sides: int 
         languages: language codes of both sides, for the filter `language: lingua`.
         normalize: functions for source and target. Only the filter of damaged text examines the text before.
         seen: hashes of the pairs of earlier corpora, to which those of this corpus are added; None: there are none.
+            Only a pair whose hash has the value True has duplicates.
     """
-    seen = set() if seen is None else seen
+    seen = {} if seen is None else seen
     statistics, read = _compute_statistics(_normalized(pairs, cleaning, normalize), cleaning, sides, languages)
     for number, source, target, damaged in read:
         reason = (_drop_reason((source.text, target)[-sides:], cleaning, damaged)
                   or statistics.drop_reason(source.text, target))
         if reason is None and cleaning.remove_duplicates:
             digest = pair_digest(languages, source, target)
-            reason = "duplicate" if digest in seen else None
-            seen.add(digest)
+            reason = "duplicate" if seen.get(digest) else None
+            seen[digest] = True
         if reason is None:
             yield number, source, target
         else:

@@ -59,14 +59,16 @@ class HeldOutText:
         self._found: dict[Unit, str] = {}                                       # place in the training text
         self._exact: set[Unit] = set()                                          # with texts as they are written
 
-    def read(self, key: str, spec: Corpus) -> None:
-        """Read a validation or test set. key: see `Data.held_out`."""
+    def add(self, key: str, spec: Corpus, pairs: Iterable[Pair]) -> Iterator[Pair]:
+        """Yield the pairs of a validation or test set unchanged, and add them to the sentences that are looked for.
+        key: see `Data.held_out`."""
         languages, lines = _languages(self._recipe, spec), list[tuple[int, list[str]]]()
         self._sets[key] = languages, lines
-        for number, source, target in read_pairs(self._recipe, spec, context=0):
+        for number, source, target in pairs:
             texts = [source.text, target][-len(languages):]
             lines.append((number, texts))
             self._wanted.update(_units(languages, list(map(comparable, texts))).values())
+            yield number, source, target
 
     def watch(self, spec: Corpus, pairs: Iterable[Pair]) -> Iterator[Pair]:
         """Yield the pairs of a training corpus unchanged, and look for the held-out sentences in them."""
@@ -118,7 +120,8 @@ def warn_about_overlap(recipe: Recipe, corpora: Iterable[Corpus]) -> None:
     """Print how many lines of each validation and test set also occur in these training corpora; many are a warning."""
     text = HeldOutText(recipe)
     for key, spec in recipe.data.held_out().items():
-        text.read(key, spec)
+        for _ in text.add(key, spec, read_pairs(recipe, spec, context=0)):
+            pass
     watched = (pair for spec in corpora for pair in text.watch(spec, read_pairs(recipe, spec, context=0)))
     for _ in console.with_progress("looking for held-out sentences in train", watched, "pairs"):
         pass

@@ -90,15 +90,29 @@ class Prepared:
     checksums: list[str]
 
 
-def cleaned(spec: Corpus, recipe: Recipe, counts: Counts, seen: set[bytes] | None = None,
-            tokenizers: Tokenizers | None = None) -> Iterator[Pair]:
+class Observer:
+    """Observer of the preparation of a corpus. This one ignores what it sees; that of `seq2seq check` reports it."""
+
+    def read(self, pairs: Iterator[Pair]) -> Iterator[Pair]:
+        """Yield the pairs of the corpus unchanged, as they are before cleaning."""
+        return pairs
+
+    def encoded(self, block: EncodedBlock) -> None:
+        """Receive pairs after cleaning, before those with too many pieces are dropped."""
+
+
+UNOBSERVED = Observer()
+
+
+def cleaned(spec: Corpus, recipe: Recipe, counts: Counts, seen: dict[bytes, bool] | None = None,
+            tokenizers: Tokenizers | None = None, observer: Observer = UNOBSERVED) -> Iterator[Pair]:
     """Yield the cleaned pairs of a training corpus, as the model sees them. With `data.context`, a share of them has an
     empty context (see ISOLATED_SHARE).
 
     counts: updated with the numbers of lines read and dropped. seen: hashes of the pairs of earlier corpora, see
     `clean`. tokenizers: tokenizers of the model; None: those that the recipe's section describes.
     """
-    pairs = _without_faulty(read_pairs(recipe, spec, counts), spec.faulty, counts)
+    pairs = _without_faulty(observer.read(read_pairs(recipe, spec, counts)), spec.faulty, counts)
     normalize = ((canonical if recipe.tokenizer.is_canonical else str.strip,) * 2 if tokenizers is None else
                  (tokenizers.source.normalized, tokenizers.target.normalized))
     for number, source, target in clean(pairs, recipe.data.cleaning, counts, len(spec.sides),
@@ -122,6 +136,11 @@ class EncodedBlock:
     lengths: tuple[np.ndarray, np.ndarray]
 
     @property
+    def texts(self) -> tuple[list[str], list[str]]:
+        """Texts of sources and targets, without contexts and tags."""
+        return [source.text for source in self.sources], self.targets
+
+    @property
     def pieces(self) -> np.ndarray:
         """Number of pieces of the longer side of each pair, (pairs,)."""
         longest: np.ndarray = np.maximum(*self.lengths) - 1                     # without `</s>`
@@ -138,17 +157,35 @@ class EncodedBlock:
                             (source[0], target[0]), (source[1], target[1]))
 
 
-def encoded_blocks(pairs: Iterable[Pair], recipe: Recipe, tokenizers: Tokenizers, threads: int = 1
+def prepared_blocks(spec: Corpus, recipe: Recipe, tokenizers: Tokenizers | None, counts: Counts,
+                    seen: dict[bytes, bool], threads: int = 1, observer: Observer = UNOBSERVED
+                    ) -> Iterator[EncodedBlock]:
+    """Yield the pairs of a training corpus on which a model is trained, with their ids.
+
+    counts, seen: see `cleaned`. tokenizers: see `encoded_blocks`.
+    """
+    pairs = cleaned(spec, recipe, counts, seen, tokenizers, observer)
+    for block in encoded_blocks(pairs, recipe, tokenizers, threads):
+        observer.encoded(block)
+        yield block.within_max_pieces(recipe.data.cleaning.max_pieces, counts)
+
+
+def encoded_blocks(pairs: Iterable[Pair], recipe: Recipe, tokenizers: Tokenizers | None, threads: int = 1
                    ) -> Iterator[EncodedBlock]:
-    """Yield the pairs of a corpus with their ids, as they are prepared for the training."""
+    """Yield the pairs of a corpus with their ids, as they are prepared for the training. tokenizers: None if there are
+    none, so that the texts have no ids."""
     for block in blocks(pairs, BLOCK_PAIRS):
+        numbers = np.array([number for number, _, _ in block], np.int64)
         sources, targets = [source for _, source, _ in block], [target for _, _, target in block]
+        if tokenizers is None:
+            no_ids, no_tokens = np.zeros(0, np.int64), np.zeros(len(block), np.int64)
+            yield EncodedBlock(numbers, sources, targets, (no_ids, no_ids), (no_tokens, no_tokens))
+            continue
         if recipe.data.context:
             encode = partial(tokenizers.source.encode, threads=threads)
             sources = shortened(sources, encode, recipe.data.cleaning.max_pieces)
         source, target = _encode(tokenizers.source, sources, threads), _encode(tokenizers.target, targets, threads)
-        yield EncodedBlock(np.array([number for number, _, _ in block], np.int64), sources, targets,
-                           (source[0], target[0]), (source[1], target[1]))
+        yield EncodedBlock(numbers, sources, targets, (source[0], target[0]), (source[1], target[1]))
 
 
 def _encode(tokenizer: Vocabulary, lines: Sequence[str | Source], threads: int) -> tuple[np.ndarray, np.ndarray]:
@@ -175,21 +212,22 @@ def _is_isolated(line: int) -> bool:
 
 def training_pairs(text: TrainingText) -> Iterator[tuple[str, str]]:
     """Yield the cleaned pairs of all training corpora as text without context, one corpus after another."""
-    seen: set[bytes] = set()
+    seen: dict[bytes, bool] = {}
     for spec in text.corpora:
         for _, source, target in cleaned(spec, text.recipe, Counts(), seen):
             yield as_line(replace(source, context=None)), target
 
 
-def train_or_load_tokenizers(text: TrainingText, directory: Path, compare_text: bool = True) -> Tokenizers:
+def train_or_load_tokenizers(text: TrainingText, directory: Path, compare_text: bool = True, save: bool = True
+                             ) -> Tokenizers:
     """Load the tokenizers in `directory`. Before the first checkpoint, create them if they are missing, or if the text
     has changed.
 
     New tokenizers are copied from the model in `tokenizer.taken_from` or `training.start_from`, or trained on the text.
-    compare_text: False for a rank that does not read the training text.
+    compare_text: False for a rank that does not read the training text. save: False to write no files.
     """
     state = tokenizer_text(text, directory.parent) if compare_text else ""
-    return tokenizers_of_run(directory, lambda: make_tokenizers(text), state)
+    return tokenizers_of_run(directory, lambda: make_tokenizers(text), state, save)
 
 
 def tokenizer_text(text: TrainingText, run: Path) -> str:
@@ -362,7 +400,7 @@ def _write_files(text: TrainingText, tokenizers: Tokenizers, temporary: Path, th
     keep_text = recipe.keeps_training_text
     counts_by_corpus: dict[str, dict[str, Any]] = {}
     checksums: list[str] = []
-    seen: set[bytes] = set()
+    seen: dict[bytes, bool] = {}
     characters = known_characters(recipe)
     total = 0
     with contextlib.ExitStack() as stack, console.progress("tokenising", None, unit="pairs") as advance:
@@ -372,14 +410,11 @@ def _write_files(text: TrainingText, tokenizers: Tokenizers, temporary: Path, th
                  for side in SIDES] if keep_text else []
         for number, spec in enumerate(text.corpora):
             counts = Counts()
-            pairs = cleaned(spec, recipe, counts, seen, tokenizers)
-            for encoded in encoded_blocks(pairs, recipe, tokenizers, threads):
-                advance(len(encoded.numbers))
-                block = encoded.within_max_pieces(recipe.data.cleaning.max_pieces, counts)
+            for block in prepared_blocks(spec, recipe, tokenizers, counts, seen, threads):
+                advance(len(block.numbers))
                 for writer, ids, lengths in zip(writers, block.ids, block.lengths, strict=True):
                     writer.append(ids, lengths)
-                for side, side_texts in zip(SIDES, ([source.text for source in block.sources], block.targets),
-                                            strict=True):
+                for side, side_texts in zip(SIDES, block.texts, strict=True):
                     characters[side].update(*side_texts)
                 for file, lines in zip(texts, (map(as_line, block.sources), block.targets), strict=False):
                     file.writelines(f"{line}\n" for line in lines)

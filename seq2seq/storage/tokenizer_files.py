@@ -61,7 +61,7 @@ def made_from_other_text(directory: Path, text: str) -> bool:
         return False
 
 
-def tokenizers_of_run(directory: Path, make: Callable[[], Tokenizers], text: str = "") -> Tokenizers:
+def tokenizers_of_run(directory: Path, make: Callable[[], Tokenizers], text: str = "", save: bool = True) -> Tokenizers:
     """Load the tokenizers from a run's tokenizer directory.
 
     If the run has no checkpoints, and the tokenizers are missing or the training text has changed since, create them.
@@ -69,7 +69,7 @@ def tokenizers_of_run(directory: Path, make: Callable[[], Tokenizers], text: str
     Args:
         directory: tokenizer directory in the run directory.
         make: function that makes the tokenizers. text: checksum of the text or the model that it makes them from; "":
-            not compared.
+            not compared. save: False to write no files.
     """
     run = directory.parent
     changed = made_from_other_text(directory, text)
@@ -85,5 +85,6 @@ def tokenizers_of_run(directory: Path, make: Callable[[], Tokenizers], text: str
     if changed:
         console.print_message("the text or the model that the tokenizer was made from has changed since")
     tokenizers = make()
-    save_tokenizers(tokenizers.files(), directory, text)
+    if save:
+        save_tokenizers(tokenizers.files(), directory, text)
     return tokenizers

@@ -16,6 +16,7 @@ from seq2seq.check.cost import estimate_gpus
 from seq2seq.check.results import Finding
 from seq2seq.check.warnings import add_epoch_warnings
 from seq2seq.cli import main
+from seq2seq.data.corpus import read_lines
 from seq2seq.data.epoch_plan import plan_epoch
 from seq2seq.data.preparation import TrainingText, prepare, train_or_load_tokenizers
 from seq2seq.errors import RecipeError
@@ -81,6 +82,19 @@ def test_lines_of_a_table_with_a_header_are_numbered_as_in_the_file(directory):
     assert any("(line 4)" in warning for warning in report.warnings)
 
 
+def test_too_little_training_text_to_judge_its_pairs_is_read_for_the_tokenizer_and_once_more(directory, monkeypatch):
+    opened, read = Counter(), read_lines
+
+    def counted(path, *arguments):
+        opened[path.name] += 1
+        return read(path, *arguments)
+
+    monkeypatch.setattr("seq2seq.data.corpus.read_lines", counted)
+    checked()
+    assert opened["train.de"] == 2
+    assert opened["test.de"] == 2, "the second time by the function that a training calls"
+
+
 def test_line_numbers_in_lists_have_no_thousands_separator():
     assert str(Finding(7, [823, 1126, 11383])) == "7 (lines 823, 1126, 11383, …)"
 
@@ -144,15 +158,17 @@ def test_the_size_is_that_of_the_model(directory):
 
 
 @pytest.mark.parametrize("settings", [
-    ("data.train.1.weight=2.5", "training.accumulation=2"),
+    ("data.train.1.weight=2.5", "training.accumulation=2"), ("data.train.1.tag=<2>", "data.cleaning.max_pieces=9"),
     *(pytest.param(settings, marks=pytest.mark.slow)
       for settings in ((), ("data.temperature=2",), ("training.batch_tokens=29",)))])
 def test_tokens_and_steps_are_those_of_the_training(directory, settings):
     report = checked(*settings)
     recipe = load_recipe("recipe.yaml", settings)
     text = TrainingText.of(recipe)
-    corpus = prepare(text, train_or_load_tokenizers(text, Path("other/tokenizer")), Path("other"), 1).corpus
-    section = recipe.training
+    prepared = prepare(text, train_or_load_tokenizers(text, Path("other/tokenizer")), Path("other"), 1)
+    corpus, section = prepared.corpus, recipe.training
+    assert [read.counts.to_dict() for read in report.corpora if read.role == "train"] == list(prepared.counts.values())
+    assert report.vocabulary["characters"] == {"both languages": len(set().union(*prepared.characters.values()))}
     assert report.tokens_are_exact
     assert report.training["steps_per_epoch"] == len(
         plan_epoch(corpus, section.batch_tokens, section.accumulation, recipe.seed, epoch=0))
@@ -236,9 +252,22 @@ def test_a_tokenizer_that_is_to_be_taken_over_and_is_not_there_is_an_error(direc
     assert "empty has no tokenizer" in errors("tokenizer.taken_from=empty")
 
 
+def test_a_damaged_tokenizer_of_a_run_is_the_error_of_train(directory, quick_tensorboard, capsys):
+    assert main(["train", "recipe.yaml", "--run-dir", "run", "--set", "training.max_steps=2"]) == 0
+    next(Path("run/tokenizer").glob("*.model")).write_bytes(b"x")
+    assert main(["check", "recipe.yaml", "--run-dir", "run"]) == 2
+    of_check = capsys.readouterr().err.splitlines()[-1]
+    assert main(["train", "recipe.yaml", "--run-dir", "run"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == of_check
+
+
 def test_a_model_to_start_from_of_another_shape_is_an_error(directory, quick_tensorboard, capsys):
     assert main(["train", "recipe.yaml", "--run-dir", "first", "--set", "training.max_steps=2"]) == 0
     assert not errors("training.start_from=first")
+    few = "data.train=[{source: more.de, target: more.en}]"
+    unseen = [[line for line in checked(*settings).warnings if "U+0048" in line]                       # H
+              for settings in ([few], [few, "training.start_from=first"])]
+    assert unseen[0] and not unseen[1], "the characters of the first training are known"
     assert "training.start_from: " in errors("training.start_from=first", "model.feed_forward=11")
 
 

@@ -2,8 +2,10 @@
 
 import importlib
 import itertools
+import json
 import random
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from seq2seq.check.pair_checks import MIN_BLOCKS, CorpusChecker
 from seq2seq.cli import main
 from seq2seq.data.language_identification import is_installed
 from seq2seq.recipe import Languages, load_recipe
+from seq2seq.tokenizers.source import Source
 
 RECIPE = """\
 name: tiny
@@ -145,14 +148,16 @@ def test_lingua_checks_a_fixed_number_of_pairs_from_the_whole_corpus(count, monk
 
         def wrong(self, source, target):
             lines.append(int(source.split()[-1]))
-            return {}
+            return {"target": "es"}
 
     for name, value in (("is_installed", lambda: True), ("LanguageDetector", Detector), ("MAX_CHECKED_PAIRS", 1009),
                         ("MAX_LANGUAGE_ID_PAIRS", 13)):
         monkeypatch.setattr(f"seq2seq.check.pair_checks.{name}", value)
     pairs = [(line, f"ba do ba do ba do ba do {line}", f"ki mu {line}") for line in range(1, count + 1)]
     checker = CorpusChecker([pairs[:BLOCK_LINES]] * MIN_BLOCKS, Languages(source="de", target="en"))
-    assert checker.check(iter(pairs), count).recognised == len(lines) == 13
+    report = checker.check(iter(pairs), count)
+    assert report.recognised == len(lines) == 13
+    assert json.loads(json.dumps(asdict(report)))["identified"] == {"target": {"es": 13}}
     assert max(after - before for before, after in itertools.pairwise([0, *lines, count])) < 3 * count / 13
 
 
@@ -182,7 +187,7 @@ def test_pair_scores_use_translations_learned_from_other_sentences():
 
 def test_blocks_are_drawn_evenly_and_keep_their_lines_together():
     sample = Sample(1)
-    pairs = [(line, "a", "b") for line in range(1, 400 * BLOCK_LINES + 4)]
+    pairs = [(line, Source("a"), "b") for line in range(1, 400 * BLOCK_LINES + 4)]
     assert list(sample.draw_from(pairs)) == pairs
     assert len(sample.blocks) == 320
     assert all([line - block[0][0] for line, _, _ in block] == list(range(len(block))) for block in sample.blocks)

@@ -28,7 +28,7 @@ data:
 def shared(recipe):
     text = HeldOutText(recipe)
     for key, spec in recipe.data.held_out().items():
-        text.read(key, spec)
+        assert list(text.add(key, spec, read_pairs(recipe, spec))) == list(read_pairs(recipe, spec))
     for spec in recipe.data.train:
         assert list(text.watch(spec, read_pairs(recipe, spec))) == list(read_pairs(recipe, spec))
     return {kind: (found.lines, found.exact) for kind, found in text.shared("valid").items()}
