@@ -16,7 +16,7 @@ from seq2seq.documents.messages import BranchedMessage, parse_message
 from seq2seq.formats.block import Block
 from seq2seq.formats.inline_tags import Tag, TagKind, pair_tags
 from seq2seq.formats.spans import overlapping
-from seq2seq.formats.syntaxes import NUMBERED, find_markup, literal_signs, numbered
+from seq2seq.formats.syntaxes import NUMBERED, SIGNS, find_markup, literal_signs, numbered
 from seq2seq.formats.tags_in_text import Markup, tags_in_text
 
 _FIRST_MARK = 0xF0000
@@ -24,8 +24,8 @@ _FIRST_MARK = 0xF0000
 _MARKS = re.compile("([\U000f0000-\U000ffffd])")
 _STAND_IN = re.compile(r"\{\d+\}")
 _SIGN_OR_STAND_IN = re.compile(r"\{\d+\}|([%{}])")
-_SIGNS = re.compile(r"[%{}<\[$~`*_|\\@&;]|\A\s*+\.")
-"""Characters of which all branches, markup and access keys have one. Most texts have none of them."""
+_SIGNS = re.compile(rf"{SIGNS.pattern}|[&;]|\A\s*+\.")
+"""One of these is in all branches, markup and access keys. Most texts have none of them."""
 
 
 def without_markup(block: Block, markup: Sequence[Markup]) -> tuple[Block, dict[str, str]]:

@@ -170,8 +170,9 @@ def _formats(message: Message) -> list[str]:
 
 def _syntax(message: Message) -> tuple[str, ...]:
     """Return the syntaxes of the texts of a message; see `Block.syntax`."""
-    formats = _formats(message)
-    return (*_documentation(message), *formats, "template", "bbcode", "filter", *(() if formats else ("strftime",)))
+    formats, documentation = _formats(message), _documentation(message)
+    return (*documentation, *formats, "template", "bbcode", "filter", *(() if formats else ("strftime",)),
+            *(() if documentation else ("wiki", "names")))
 
 
 def _block(message: Message, source: Field, syntax: tuple[str, ...]) -> tuple[str, Block, str]:

@@ -117,6 +117,11 @@ _MARKDOWN: tuple[_Rule, ...] = (
     ("pair", r"(?<![\w_\\])(_)(?=[^\s_])[^_]*+(?<=\S)(_)(?![\w_])"),
     ("value", r"\\[^\w\s]"),
 )
+_WIKI: tuple[_Rule, ...] = (
+    ("pair", r"(\[(?:(?:https?:)?//|mailto:)[^\s\[\]]++ ++)[^\[\]]++(\])"),
+    ("pair", r"(\[\[[^\[\]|\n]++\|)[^\[\]|\n]++(\]\])"),
+    ("pair", r"(?<![\w'])(?P<quotes>''{1,4})(?=[^\s'])(?:[^']|'(?!'))*+(?<=\S)((?P=quotes))(?![\w'])"),
+)
 _BBCODE = ("b|i|u|s|url|quote|size|colou?r|list|center|left|right|spoiler|table|tr|td|th|font|email|sub|sup|h[1-6]|"
            "pre|indent|li|ol|ul|strike|align|user")
 # Contents of a tag of a template language. The next beginning of a tag ends them, so that a search takes linear time.
@@ -149,6 +154,10 @@ SYNTAXES: dict[str, tuple[_Rule, ...]] = {
     "vue": (("value", r"(?<![\w.@])@(?:\.[a-z]++)?:(?:\([^()\n]*+\)|\{[^{}\n]*+\}|[\w-]++(?:\.[\w-]++)*+)"
              r"|\{'[^'\n]*+'\}"),),
     "printf": (("value", _PRINTF),), "rst": _RST, "markdown": _MARKDOWN,
+    "wiki": _WIKI,
+    # Variables that are names or numbers after a sign, and options of commands. "50 %" and "$5.00" are none.
+    "names": (("value", r"(?a:(?<![\w%@!$#&:/.\\-])(?:%[A-Za-z_][\w.-]*\w%?|![a-z_](?:[\w-]*\w)?"
+               r"|\$\d{1,2}(?!\w|[.,]\d)|-[A-Za-z](?![\w-])))"),),
     # In strings of any program, `file' is a quotation, and single asterisks and underscores may be anything.
     "markdown-in-strings": (("value", r"(?<![`\w])`[^`'\s](?:[^`'\n]*+)`(?!`)"), _MARKDOWN_LINK, _MARKDOWN_BOLD),
     "template": _TEMPLATE,
@@ -161,8 +170,8 @@ SYNTAXES: dict[str, tuple[_Rule, ...]] = {
                ("close", rf"(?i:\[/({_BBCODE})\])")),
 }
 """Rules of each syntax. Where several match at the same place, the first one counts."""
-_SIGNS = re.compile(r"[%{}<\[$~`*_|\\@]")
-"""Characters of which everything in SYNTAXES has one."""
+SIGNS = re.compile(r"[%{}<\[$~`*_|\\@!]|''|(?<!\S)-[A-Za-z]")
+"""One of these is in everything in SYNTAXES."""
 _COUNTERPARTS = {")": "(", "]": "[", "}": "{", ">": "<"}
 
 
@@ -184,7 +193,7 @@ def find_markup(text: str, syntax: Sequence[str]) -> list[Markup]:
     An opening or closing tag without its counterpart is a "value". Directives of strftime count only if there are two
     of them, or if the text has no other letters.
     """
-    if not _SIGNS.search(text):
+    if not SIGNS.search(text):
         return []
     pattern, rules = _compiled(tuple(syntax))
     found: list[Markup] = []

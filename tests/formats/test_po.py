@@ -237,14 +237,15 @@ def test_messages_like_reserved_ones_are_translated(message):
 
 
 @pytest.mark.parametrize(("comment", "syntax", "keys"), [
-    ("#, c-format", ("c", "template", "bbcode", "filter"), "_&~"),
-    ("#, fuzzy, no-c-format", ("template", "bbcode", "filter", "strftime"), "_&~"),
-    ("#, python-format, python-brace-format", ("python", "python-brace", "template", "bbcode", "filter"), "_&~"),
-    ("#, possible-boost-format\n#, no-wrap", ("boost", "template", "bbcode", "filter"), "_&~"),
+    ("#, c-format", ("c", "template", "bbcode", "filter", "wiki", "names"), "_&~"),
+    ("#, fuzzy, no-c-format", ("template", "bbcode", "filter", "strftime", "wiki", "names"), "_&~"),
+    ("#, python-format, python-brace-format",
+     ("python", "python-brace", "template", "bbcode", "filter", "wiki", "names"), "_&~"),
+    ("#, possible-boost-format\n#, no-wrap", ("boost", "template", "bbcode", "filter", "wiki", "names"), "_&~"),
     ("#: ../../a/b.rst:12", ("rst", "template", "bbcode", "filter", "strftime"), ""),
     ("#: foo.bar:1 of foo.bar:docstring of a.b.c:3", ("rst", "template", "bbcode", "filter", "strftime"), ""),
     ("#: README.md:1", ("markdown", "template", "bbcode", "filter", "strftime"), ""),
-    ("#: a.c:1", ("template", "bbcode", "filter", "strftime"), "_&~")])
+    ("#: a.c:1", ("template", "bbcode", "filter", "strftime", "wiki", "names"), "_&~")])
 def test_flags_and_references_tell_the_syntax(comment, syntax, keys):
     block, = PoDocument(f'{comment}\nmsgid "a dog"\nmsgstr ""\n'.encode()).blocks
     assert (block.syntax, block.access_keys) == (syntax, keys)
