@@ -46,8 +46,23 @@ _CHARSET = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?([A-Za-z0-9._-]+)",
 _ROOT = re.compile(r"<html\s[^<>]*+>", re.IGNORECASE)
 _LANGUAGE = re.compile(r"((?<![\w-])lang\s*+=\s*+[\"']?)[a-z]{2,3}(?:-[a-z\d]+)*+(?=[\s\"'>])", re.IGNORECASE)
 _TRANSLATED = re.compile(r"\btranslate\s*=\s*[\"']?yes\b", re.IGNORECASE)
-_ADDRESS = re.compile(r"\s*(?:https?://|www\.|[@#])\S+\s*")
-_PICTURES = frozenset({"img", "picture"})
+_ADDRESS = re.compile(r"(?:https?://|www\.|[@#])\S+")
+_REFERENCE = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,40});")
+_MAX_KEPT = 20
+"""Maximum number of tokens of an element that is kept because of its short text."""
+_NOTE_SIGN = re.compile(r"[\W_]*+(?:\d[\d\W_]*+[a-z]?|[a-z]|[ivxlc]{1,7})?[\W_]*|\[\w{1,12}\s\d{1,4}\]",
+                        re.IGNORECASE)
+"""Text of a reference to a note: a sign, number or letter."""
+_NOTE = re.compile(r"[\s:](?:type|role)\s*=\s*[\"']?(?:[\w-]++\s)*(?:doc-)?(?:noteref|pagebreak|backlink)\b",
+                   re.IGNORECASE)
+_LINK_TO_PART = re.compile(r"\shref\s*=\s*[\"']?[^\s\"'>#]*#", re.IGNORECASE)
+_EXPONENT = re.compile(r"[-+\u2212\u2013]?\d*[-+\u2212\u2013]?")
+_SYMBOL = re.compile(r"(?<![^\W_])[^\W_]{1,2}\Z")
+"""Word so short that a superscript number behind it is an exponent or part of a unit, as in km<sup>2</sup>."""
+_CLASS = re.compile(r"\sclass\s*=\s*[\"']?([^\"'>]*)", re.IGNORECASE)
+_ICON = re.compile(r"(?:\A|[\s_-])(?:icons?|symbols)(?:-(?:outlined?|round(?:ed)?|sharp|two-tone|filled))?(?:\s|\Z)")
+_GLYPH = re.compile(r"[a-z][a-z0-9_:-]*|[^\w\s]+")
+_PICTURES = frozenset({"img", "picture", "svg"})
 _SENTENCE_END = re.compile(rf"[{SENTENCE_MARKS}\u3002\uff01\uff1f][\"')\]\u201d\u2019\u00bb]*\Z")
 _RAW_TEXT = frozenset({"script", "style", "textarea"})
 
@@ -66,7 +81,14 @@ class HtmlDocument(RunDocument):
         return Block(text, tags, place, syntax=("template",), markup_in_text=False)
 
     def write(self, unit: Unit, block: Block) -> str:
-        return block.serialize(lambda text: html.escape(text, quote=False))
+        table = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", **_references(unit.info)})
+        codes = [re.escape(token.text) for token in unit.info if token.kind == "value"]
+        divide = re.compile(f"({'|'.join(codes)})" if codes else r"(?!)").split
+
+        def escape(text: str) -> str:
+            return "".join(part if index % 2 else part.translate(table) for index, part in enumerate(divide(text)))
+
+        return block.serialize(escape)
 
     def other_edits(self, language: str) -> Iterable[Edit]:
         for span in self.markup:
@@ -140,6 +162,17 @@ def _words(raw: str) -> Iterator[Token]:
         yield Token("text", raw, text=html.unescape(raw).replace("\u00ad", ""))
 
 
+def _references(tokens: Sequence[Token]) -> dict[str, str]:
+    """Return the character references of a text, such as `&#123;`, by the characters that they stand for.
+
+    A translation has them for these characters, too: what reads the page may take the character itself for markup.
+    """
+    found = [match[0] for token in tokens if token.kind == "text" for match in _REFERENCE.finditer(token.raw)]
+    characters = {html.unescape(one): one for one in found}
+    return {one: reference for one, reference in characters.items()
+            if len(one) == 1 and not (one.isascii() and one.isalnum())}
+
+
 def _with_opaque_joined(tokens: list[Token]) -> list[Token]:
     """Replace each element that is not translated by one token that includes its contents. Replace each tag that
     separates runs by a token of kind `other`.
@@ -162,13 +195,28 @@ def _with_opaque_joined(tokens: list[Token]) -> list[Token]:
             if stop < after:
                 resumed.append((ends[stop] + 1, after))
             inline = not divided and stop == after and token.name not in _BLOCK
+            raw = "".join(one.raw for one in tokens[index:stop])
+            if token.name == "a" and inline and stop < len(tokens):
+                raw = _with_brackets(raw, result, tokens[stop])
             if stop > index:
-                result.append(Token("alone" if inline else "other", "".join(one.raw for one in tokens[index:stop])))
+                result.append(Token("alone" if inline else "other", raw, "img" if _is_icon(token) else token.name))
             index = stop
             continue
         result.append(Token("other", token.raw) if token.name in _BLOCK else token)
         index += 1
     return result
+
+
+def _with_brackets(raw: str, before: Sequence[Token], after: Token) -> str:
+    """Return the source of a link that is kept, with the brackets around it, as in "[<a>1</a>]". The texts before and
+    after it lose these brackets."""
+    last = before[-1] if before else None
+    if last is None or last.text[-1:] + after.text[:1] not in ("[]", "()") or (
+            last.raw[-1:] + after.raw[:1] != last.text[-1:] + after.text[:1]):
+        return raw
+    raw = last.raw[-1] + raw + after.raw[0]
+    last.raw, last.text, after.raw, after.text = last.raw[:-1], last.text[:-1], after.raw[1:], after.text[1:]
+    return raw
 
 
 def _with_borders(tokens: Sequence[Token]) -> list[Token]:
@@ -195,8 +243,8 @@ def _with_borders(tokens: Sequence[Token]) -> list[Token]:
 
 def _separated(tags: Sequence[Token], before: str, after: str) -> Sequence[Token]:
     """Return the tags between two texts, with a token `other` if they separate runs."""
-    picture = next((number for number, tag in enumerate(tags) if tag.kind == "alone" and (
-        tag.name in _PICTURES or tag.raw.lower().startswith("<svg"))), None)
+    picture = next((number for number, tag in enumerate(tags)
+                    if tag.kind == "alone" and tag.name in _PICTURES), None)
     if picture is not None:
         return [*tags[:picture], Token("other", tags[picture].raw), *tags[picture + 1:]]
     opened = next((number for number, tag in enumerate(tags) if tag.kind == "open"), len(tags))
@@ -226,9 +274,43 @@ def _ruby_ends(tokens: Sequence[Token]) -> dict[int, int]:
 
 
 def _is_opaque(tokens: list[Token], begin: int, end: int) -> bool:
+    """Return True if an element is kept as a whole. begin, end: indices of its tags."""
     token = tokens[begin]
     if token.name in _OPAQUE or token.name in _INLINE_OPAQUE or UNTRANSLATED.search(token.raw):
         return True
-    if token.name not in ("a", "span") or end - begin > 20:
+    if token.name in _BLOCK or end - begin > _MAX_KEPT:
         return False
-    return bool(_ADDRESS.fullmatch("".join(one.raw for one in tokens[begin:end] if one.kind == "text")))
+    text = "".join(one.text for one in tokens[begin:end] if one.kind in ("text", "value")).strip()
+    if token.name in ("a", "span") and _ADDRESS.fullmatch(text):
+        return True
+    if _is_icon(token):
+        return _GLYPH.fullmatch(text) is not None
+    return bool(text) and _NOTE_SIGN.fullmatch(text) is not None and _is_reference(tokens, begin, text)
+
+
+def _is_icon(token: Token) -> bool:
+    """Return True if the text of an element is the name of a glyph, as in <i class="material-icons">home</i>."""
+    classes = _CLASS.search(token.raw)
+    return token.name.endswith("-icon") or token.name in ("i", "span", "em") and classes is not None and (
+        _ICON.search(classes[1]) is not None)
+
+
+def _is_reference(tokens: list[Token], begin: int, sign: str) -> bool:
+    """Return True if an element refers to a note. begin: index of its tag. sign: its text.
+
+    A superscript does, unless it is the ending of a word, as in 1<sup>e</sup>, or an exponent; and a link to a part of
+    a document whose number touches a word. In "see section <a>2</a>" the number is part of the text.
+    """
+    token = tokens[begin]
+    last = begin - 1
+    while last > 0 and tokens[last].kind == "close" and tokens[last].name not in _BLOCK and tokens[last].name != "sup":
+        last -= 1
+    before = tokens[last].text if last >= 0 else ""
+    if _NOTE.search(token.raw):
+        return True
+    if token.name == "sup" and sign.isalpha():
+        return not before or before[-3:].isalpha() and before[-1].islower() and len(before) > 2
+    if token.name == "sup":
+        return not (_EXPONENT.fullmatch(sign) and _SYMBOL.search(before[-3:]))
+    return token.name == "a" and _LINK_TO_PART.search(token.raw) is not None and (
+        not sign[0].isalnum() or not before[-1:].isspace())
