@@ -295,4 +295,29 @@ def test_the_root_element_of_a_translated_page_has_the_target_language(root, exp
     document = HtmlDocument(page.encode())
     assert document.render(document.blocks, "fr").decode() == page
     blocks = [replace(block, text="Un chien.") for block in document.blocks]
-    assert document.render(blocks, "fr").decode() == page.replace(root, expected).replace("Ein Hund.", "Un chien.")
+    assert document.render(blocks, "fr").decode() == page.replace(root, expected).replace(
+        "Ein Hund.", "Un chien.").replace('<body lang="de">', '<body lang="fr">')
+
+
+@pytest.mark.parametrize(("source", "expected"), [
+    ('<p lang="de">Zwei Hunde</p><p>two dogs</p>', '<p lang="de">Zwei Hunde</p><p>TWO DOGS</p>'),
+    ('<p lang="en">two dogs</p>', '<p lang="fr">TWO DOGS</p>'),
+    ('<p xml:lang="en-GB">two</p>', '<p xml:lang="fr">TWO</p>'),
+    ('<p>so <i lang="la">ad hoc</i> it is</p>', '<p>SO <i lang="la">ad hoc</i> IT IS</p>'),
+    ('<p>a <span class=x LANG=en>red</span> car</p>', '<p>A <span class=x LANG=fr>RED</span> CAR</p>'),
+    ('<div lang="de">Hunde <p lang="en">dogs</p> Hunde</div><p>dogs</p>',
+     '<div lang="de">Hunde <p lang="fr">DOGS</p> Hunde</div><p>DOGS</p>'),
+    ('<div lang="de"><p lang="es">perros</p>Hunde</div>', '<div lang="de"><p lang="es">perros</p>Hunde</div>'),
+    ('<div translate="no" lang="en">dogs<p lang="en">dogs</p></div>',
+     '<div translate="no" lang="en">dogs<p lang="en">dogs</p></div>'),
+    ('<html lang="de"><body lang="de"><p>dogs</p></body></html>',
+     '<html lang="fr"><body lang="fr"><p>DOGS</p></body></html>'),
+    ('<ul><li><a lang="de" hreflang="de">Deutsch</a></li><li><a hreflang="en">dogs</a></li></ul>',
+     '<ul><li><a lang="de" hreflang="de">Deutsch</a></li><li><a hreflang="en">DOGS</a></li></ul>'),
+    ('<pre lang="en">dogs</pre><p lang="und">dogs</p>', '<pre lang="en">dogs</pre><p lang="und">DOGS</p>'),
+    ('<p>a <b its:translate="no">dog</b> and <b class="skiptranslate">one</b> <b class="x no-translate">two</b></p>',
+     '<p>A <b its:translate="no">dog</b> AND <b class="skiptranslate">one</b> <b class="x no-translate">two</b></p>')])
+def test_parts_in_another_language_stay_and_translated_parts_name_the_target_language(source, expected):
+    divided = DividedDocument(HtmlDocument(source.encode(), "en", "fr"))
+    assert divided.join(divided.sentences, "fr").decode() == source
+    assert divided.join(list(map(str.upper, divided.sentences)), "fr").decode() == expected
