@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from seq2seq.documents.access_keys import with_key, without_key
 from seq2seq.documents.messages import BranchedMessage, parse_message
 from seq2seq.formats.block import Block
+from seq2seq.formats.data_values import is_data
 from seq2seq.formats.inline_tags import Tag, TagKind, pair_tags
 from seq2seq.formats.spans import overlapping
 from seq2seq.formats.syntaxes import NUMBERED, SIGNS, find_markup, literal_signs, numbered
@@ -151,7 +152,12 @@ class Prepared:
 
 
 def prepare(block: Block) -> Prepared:
-    """Return a block as pieces to translate."""
+    """Return a block as pieces to translate; without pieces if its text is data for programs, in every format."""
+    # The text of a block with tags may have several lines; `divide_block` asks for each of them. `_File` has the form
+    # of a name, but is a label with an access key.
+    asked = block.may_be_data and not block.tags
+    if asked and is_data(block.text, block.key) and is_data(without_key(block)[0].text, block.key):
+        return Prepared(block, [])
     if not _SIGNS.search(block.text):
         return Prepared(block, [Piece(block, block, {}, "", "")])
     # In documents without syntaxes, branches are text for readers. Private characters would make the marks ambiguous.

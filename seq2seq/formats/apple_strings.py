@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 
 from seq2seq.formats.block import IN_STRINGS, Block, DocumentError
-from seq2seq.formats.texts import decode_text, is_message, join_surrogates
+from seq2seq.formats.texts import decode_text, join_surrogates
 from seq2seq.formats.units import Unit, UnitDocument, unit_of
 
 _STRING = r"\"(?:[^\"\\]|\\[\s\S])*+\"|'(?:[^'\\]|\\[\s\S])*+'|[\w.$:/-]++"
@@ -44,10 +44,9 @@ class AppleStringsDocument(UnitDocument):
                                     f"but {self.text[begin:begin + 40]!r}. Correct it; plutil -lint FILE shows such "
                                     "lines.")
             name = "value" if match["value"] else "key"                         # the text of "Open"; is its key
-            if is_message(text := _unescape(match[name])):
-                place = self.line_at(match.start("value") if match["value"] else begin)
-                yield unit_of(*match.span(name), Block(text, place=f"line {place}", keeps_lines=True, syntax=_SYNTAX),
-                              info=name)
+            place = self.line_at(match.start("value") if match["value"] else begin)
+            yield unit_of(*match.span(name), Block(_unescape(match[name]), place=f"line {place}", keeps_lines=True,
+                                                   syntax=_SYNTAX, key=_unescape(match["key"])), info=name)
             begin = _end_of_space(self.text, match.end())
 
     def write(self, unit: Unit, block: Block) -> str:

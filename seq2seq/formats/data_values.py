@@ -134,9 +134,15 @@ def is_data(text: str, key: str = "") -> bool:
     if len(text) <= _MAX_PHRASE and _PHRASE.fullmatch(text):
         return True
     if any(map(str.isspace, text)):
-        return False
+        # A list of such words, as in "Ctrl+C, Ctrl+V", on one line or several.
+        words = [word.strip(",;") for word in text.split()] if len(text) <= _MAX_PHRASE else []
+        return bool(words) and all(any(map(str.isalpha, word)) and _is_data_word(word) for word in words)
+    return _is_data_word(text) or _is_locale(text) and not has_margins
+
+
+def _is_data_word(text: str) -> bool:
     return len(text) > _MAX_WORD and text.isascii() or _WORD.fullmatch(text) is not None \
-        or _is_locale(text) and not has_margins or "_" in text and _NAME.fullmatch(text) is not None
+        or "_" in text and _NAME.fullmatch(text) is not None
 
 
 def _is_locale(text: str) -> bool:

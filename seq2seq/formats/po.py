@@ -17,7 +17,7 @@ from seq2seq.formats.placeholders import Placeholders
 from seq2seq.formats.plurals import MAX_FORMS, gettext_language, gettext_rule, singular_forms
 from seq2seq.formats.spans import Edit, replace_spans
 from seq2seq.formats.syntaxes import GETTEXT_FORMATS, find_markup, keeps_arguments, with_boundaries
-from seq2seq.formats.texts import decode_text, is_text, trim, wrap
+from seq2seq.formats.texts import decode_text, trim, wrap
 from seq2seq.formats.units import Unit, UnitDocument
 from seq2seq.languages import is_same_language
 
@@ -51,7 +51,7 @@ class PoDocument(UnitDocument):
             blocks = {}
             for index, source in enumerate(message.sources):
                 block = _block(message, source, syntax)[1]
-                if is_text(block.text) and (index > 0 or len(message.sources) == 1 or self._forms != 1):
+                if index > 0 or len(message.sources) == 1 or self._forms != 1:
                     blocks[index] = block
             if blocks:
                 found = message.find("msgstr")

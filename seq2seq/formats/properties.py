@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 
 from seq2seq.formats.block import Block, DocumentError
-from seq2seq.formats.texts import decode_text, is_message, join_surrogates, wrap
+from seq2seq.formats.texts import decode_text, join_surrogates, wrap
 from seq2seq.formats.units import Unit, UnitDocument, unit_of
 
 _SPACE = r"(?:[ \t\f]|\\(?:\r\n|\r|\n)[ \t\f]*+)*+"
@@ -51,9 +51,9 @@ class PropertiesDocument(UnitDocument):
             doubled = _ARGUMENT.search(text) is not None and "'" not in text.replace("''", "")
             if doubled:
                 text = text.replace("''", "'")
-            if is_message(text, match["key"]):
-                yield unit_of(*match.span("value"), Block(text, place=f"line {self.line_at(match.start('value'))}",
-                                                          keeps_lines=True, access_keys="&"), info=doubled)
+            yield unit_of(*match.span("value"), Block(
+                text, place=f"line {self.line_at(match.start('value'))}", keeps_lines=True, access_keys="&",
+                key=match["key"]), info=doubled)
 
     def write(self, unit: Unit, block: Block) -> str:
         """Return a value with escapes; on several lines if the old one has several."""

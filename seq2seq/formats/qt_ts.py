@@ -47,10 +47,8 @@ class TsDocument(XmlDocument):
             if any(is_text(xml.content(form).text) for form in forms or [translation]):
                 self.target_languages.add(self._attribute("language"))
             return
-        unit = unit_of(*xml.span(translation, xml.ends[translation]), replace(
+        yield unit_of(*xml.span(translation, xml.ends[translation]), replace(
             xml.content(source, keeps_lines=True), access_keys="&"), info=(translation, is_numerus))
-        if is_text(unit.blocks[0].text):
-            yield unit
 
     def edits(self, unit: Unit, blocks: Sequence[Block], language: str) -> Iterator[Edit]:
         translation, is_numerus = unit.info

@@ -172,12 +172,11 @@ class XmlDocument(UnitDocument):
         """Return the role of an inline element, and the name that an "open" and its "close" share."""
         return "whole", ""
 
-    def element_unit(self, element: int, is_accepted: Callable[[str], bool], **fields: Any) -> Unit | None:
-        """Return the unit of the contents of an element; None if its text is not accepted. fields: of the `Block`."""
+    def element_unit(self, element: int, **fields: Any) -> Unit | None:
+        """Return the unit of the contents of an element; None if it has none. fields: of the `Block`."""
         if self.tokens[element].kind != "open":
             return None
-        unit = unit_of(*self.xml.inside(element), replace(self.xml.content(element, keeps_lines=True), **fields))
-        return unit if is_accepted(unit.blocks[0].text) else None
+        return unit_of(*self.xml.inside(element), replace(self.xml.content(element, keeps_lines=True), **fields))
 
     def write(self, unit: Unit, block: Block) -> str:
         return self.xml.escape(unit.before) + block.serialize(self.xml.escape) + self.xml.escape(unit.after)

@@ -74,7 +74,7 @@ def test_a_catalogue_in_another_encoding_keeps_it():
 def test_polib_reads_every_text_as_it_was_written(text, context):
     document = entry('msgctxt "c"\n' * context + f'msgid "{polib.escape(text)}"\nmsgstr ""\n')
     read = polib.pofile(upper(document).decode())[0]
-    assert read.msgstr == (text.upper() if any(map(str.isalpha, text)) else "")
+    assert read.msgstr == (text.upper() if texts(document) else "")
     assert unchanged(document).decode() == HEADER + 'msgctxt "c"\n' * context + \
         f'msgid "{polib.escape(text)}"\nmsgstr ""\n'
 
@@ -252,7 +252,7 @@ def test_flags_and_references_tell_the_syntax(comment, syntax, keys):
 
 
 @pytest.mark.parametrize(("text", "translation"), [
-    ("%s has %d", "%d"), ("%s", "%s %s"), ("%s", "%d"), ("a dog", "a %s dog")])
+    ("%s has %d", "%d"), ("%s dogs", "%s %s dogs"), ("%s dogs", "%d dogs"), ("a dog", "a %s dog")])
 def test_a_translation_with_other_directives_is_left_out(text, translation):
     data = (head(UTF_8) + f'#, c-format\nmsgid "{text}"\nmsgstr ""\n').encode()
     document = PoDocument(data)
