@@ -24,7 +24,7 @@ from seq2seq.formats.runs import RunDocument, Token
 from seq2seq.formats.spans import Edit, replace_spans
 from seq2seq.formats.tags_in_text import UNTRANSLATED, VOID
 from seq2seq.formats.units import Unit
-from seq2seq.languages import is_same_language
+from seq2seq.languages import is_right_to_left, is_same_language
 from seq2seq.tokenizers.line_splitting import SENTENCE_MARKS
 
 # As in HTML 5, a quote begins the value of an attribute only after =.
@@ -48,6 +48,7 @@ _CHARSET = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?([A-Za-z0-9._-]+)",
 _ROOTS = frozenset({"html", "body"})
 _LANGUAGE = re.compile(r"((?<![\w-])lang\s*+=\s*+[\"']?)(?!und|mul)([a-z]{2,3}(?:-[a-z\d]+)*+)(?=[\s\"'>])",
                        re.IGNORECASE)
+_DIRECTION = re.compile(r"(\sdir\s*+=\s*+[\"']?)(?:ltr|rtl)\b", re.IGNORECASE)
 _TRANSLATED = re.compile(r"\btranslate\s*=\s*[\"']?yes\b", re.IGNORECASE)
 _ADDRESS = re.compile(r"(?:https?://|www\.|[@#])\S+")
 _REFERENCE = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,40});")
@@ -108,12 +109,18 @@ class HtmlDocument(RunDocument):
         return super().edits(unit, [replace(blocks[0], tags=tags)], language)
 
     def _in_language(self, tag: re.Match[str], language: str) -> str:
-        """Return a tag that names the target language if it names that of the page. The root element always does."""
+        """Return a tag that names the target language and its direction if it names those of the page. The root element
+        always does, and it gets `dir` for a language that is written from right to left."""
+        name = (tag["name"] or "").lower()
         named = _LANGUAGE.search(tag[0])
-        is_root = (tag["name"] or "").lower() in _ROOTS
-        if named is None or not is_root and not is_same_language(named[2], self._language):
+        if name not in _ROOTS and (named is None or not is_same_language(named[2], self._language)):
             return tag[0]
-        return _LANGUAGE.sub(rf"\g<1>{language}", tag[0])
+        from_right = is_right_to_left(language)
+        result = _LANGUAGE.sub(rf"\g<1>{language}", tag[0])
+        result = _DIRECTION.sub(rf"\g<1>{'rtl' if from_right else 'ltr'}", result)
+        if name == "html" and from_right and not tag["end"] and not _DIRECTION.search(result):
+            result = f'{result[:len("<html")]} dir="rtl"{result[len("<html"):]}'
+        return result
 
 
 def decode_html(data: bytes) -> tuple[str, str]:

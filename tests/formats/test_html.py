@@ -286,6 +286,20 @@ def test_what_only_begins_like_template_code_hides_no_text(source, expected):
     assert expected in translated(source)
 
 
+@pytest.mark.parametrize(("page", "language", "expected"), [
+    ("<html><p>x</p>", "ar", '<html dir="rtl"><p>X</p>'),
+    ("<HTML lang=en>x</HTML>", "he", '<HTML dir="rtl" lang=he>X</HTML>'),
+    ('<html lang="en" dir="ltr"><body dir=ltr>x', "fa", '<html lang="fa" dir="rtl"><body dir=rtl>X'),
+    ('<html dir="rtl"><p>x</p>', "de", '<html dir="ltr"><p>X</p>'), ('<html dir="auto">x', "de", '<html dir="auto">X'),
+    ('<p dir="ltr">x</p>', "ur", '<p dir="ltr">X</p>'),
+    ('<p lang="en" dir="ltr">x</p>', "ur", '<p lang="ur" dir="rtl">X</p>'),
+    ("<html>x", "az-Arab", '<html dir="rtl">X'), ("<html>x", "uz-Latn", "<html>X"), ("<html>x", "ku", "<html>X")])
+def test_a_page_has_the_direction_of_its_language(page, language, expected):
+    divided = DividedDocument(HtmlDocument(page.encode(), "en", language))
+    assert divided.join(divided.sentences, language).decode() == page
+    assert divided.join(list(map(str.upper, divided.sentences)), language).decode() == expected
+
+
 @pytest.mark.parametrize("root, expected", [
     ('<html lang="de">', '<html lang="fr">'), ("<HTML dir=ltr LANG='de-DE' >", "<HTML dir=ltr LANG='fr' >"),
     ('<html xml:lang="de" lang="de" data-lang="de">', '<html xml:lang="fr" lang="fr" data-lang="de">'),
