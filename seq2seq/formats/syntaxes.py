@@ -118,7 +118,8 @@ _MARKDOWN: tuple[_Rule, ...] = (
     ("value", r"\\[^\w\s]"),
 )
 _WIKI: tuple[_Rule, ...] = (
-    ("pair", r"(\[(?:(?:https?:)?//|mailto:)[^\s\[\]]++ ++)[^\[\]]++(\])"),
+    ("pair", r"(\[(?:(?:https?:)?//|mailto:|\{\{)[^\s\[\]]++ ++)[^\[\]]++(\])"),
+    ("value", r"\[(?:https?:)?//[^\s\[\]]++\]"),
     ("pair", r"(\[\[[^\[\]|\n]++\|)[^\[\]|\n]++(\]\])"),
     ("pair", r"(?<![\w'])(?P<quotes>''{1,4})(?=[^\s'])(?:[^']|'(?!'))*+(?<=\S)((?P=quotes))(?![\w'])"),
 )
@@ -139,7 +140,7 @@ _TEMPLATE: tuple[_Rule, ...] = (
     ("break", r"\{\{~?\s*+(?:else\b|\^\s*+(?=\})|[#/^]\s*+(?:if|unless|each|with|for|foreach|range)\b)[^{}]*+\}\}"),
     ("open", r"\{\{~?\s*+[#^]\s*+[*>]?\s*+([\w.-]++)[^{}]*+\}\}"),
     ("close", r"\{\{~?\s*+/\s*+([\w.-]++)[^{}]*+\}\}"),
-    ("value", r"\{\{\{?[^{}]*+\}\}\}?|\{!![^!{]*+!!\}|\{\$[^{}\n]++\}"),
+    ("value", r"\{\{\{?[^{}]*+(?:\{\{[^{}]*+\}\}[^{}]*+)*+\}\}\}?|\{!![^!{]*+!!\}|\{\$[^{}\n]++\}"),
     ("break", r"<\?php\s++(?:if|else\w*+|end\w++|for\w*+|while|switch|case|[{}])(?:[^?<]|\?(?!>)|<(?!\?))*+\?>"),
     ("value", r"<%[-=](?:[^%<]|%(?!>)|<(?!%))*+%>|<\?(?:php\b|=)(?:[^?<]|\?(?!>)|<(?!\?))*+\?>"),
     ("break", r"<%(?:[^%<]|%(?!>)|<(?!%))*+%>"),
@@ -156,8 +157,8 @@ SYNTAXES: dict[str, tuple[_Rule, ...]] = {
     "printf": (("value", _PRINTF),), "rst": _RST, "markdown": _MARKDOWN,
     "wiki": _WIKI,
     # Variables that are names or numbers after a sign, and options of commands. "50 %" and "$5.00" are none.
-    "names": (("value", r"(?a:(?<![\w%@!$#&:/.\\-])(?:%[A-Za-z_][\w.-]*\w%?|![a-z_](?:[\w-]*\w)?"
-               r"|\$\d{1,2}(?!\w|[.,]\d)|-[A-Za-z](?![\w-])))"),),
+    "names": (("value", r"(?a:(?<![\w%])%[A-Za-z_][\w.-]*\w%?|(?<![\w!<])![a-z_](?:[\w-]*\w)?"
+               r"|(?<![\w$])\$\d{1,2}(?!\w|[.,]\d)|(?<![\w/.-])-[A-Za-z](?![\w-]))"),),
     # In strings of any program, `file' is a quotation, and single asterisks and underscores may be anything.
     "markdown-in-strings": (("value", r"(?<![`\w])`[^`'\s](?:[^`'\n]*+)`(?!`)"), _MARKDOWN_LINK, _MARKDOWN_BOLD),
     "template": _TEMPLATE,
@@ -198,18 +199,23 @@ def find_markup(text: str, syntax: Sequence[str]) -> list[Markup]:
     pattern, rules = _compiled(tuple(syntax))
     found: list[Markup] = []
     directives: list[int] = []                                                  # indices in `found`
-    for match in pattern.finditer(text):
-        index = match.lastindex
-        assert index is not None
-        kind, groups, name = rules[index]
-        if kind == "pair":
-            found += [Markup(*match.span(index + 1), "open", match[index + 1]),
-                      Markup(*match.span(index + 2), "close", match[index + 1])]
-            continue
-        if name == "strftime":
-            directives.append(len(found))
-        tag = match[index + 1].lower() if groups else ""
-        found.append(Markup(*match.span(), kind, _COUNTERPARTS.get(tag, tag)))
+
+    def find(begin: int, end: int) -> None:
+        for match in pattern.finditer(text, begin, end):
+            index = match.lastindex
+            assert index is not None
+            kind, groups, name = rules[index]
+            if kind == "pair":
+                found.append(Markup(*match.span(index + 1), "open", match[index + 1]))
+                find(match.end(index + 1), match.start(index + 2))
+                found.append(Markup(*match.span(index + 2), "close", match[index + 1]))
+                continue
+            if name == "strftime":
+                directives.append(len(found))
+            tag = match[index + 1].lower() if groups else ""
+            found.append(Markup(*match.span(), kind, _COUNTERPARTS.get(tag, tag)))
+
+    find(0, len(text))
     ends = element_ends((one.kind, one.name) for one in found)
     paired = {*ends, *ends.values()}
     found = [replace(one, kind="value", name="") if one.kind in ("open", "close") and index not in paired else one

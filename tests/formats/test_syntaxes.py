@@ -171,6 +171,10 @@ def test_markup_of_restructured_text_is_divided_from_letters():
     ("names", "%title, %user.name% by !name. $1 of $20 -n", [
         ("%title", "value"), ("%user.name%", "value"), ("!name", "value"), ("$1", "value"), ("$20", "value"),
         ("-n", "value")]),
+    ("wiki", "[{{fullurl:a|b=c}} d] [//x.org] [[E|''f'']]", [
+        ("[{{fullurl:a|b=c}} ", "open"), ("]", "close"), ("[//x.org]", "value"), ("[[E|", "open"), ("''", "open"),
+        ("''", "close"), ("]]", "close")]),
+    ("template", "{{a:{{b}}|c}} d", [("{{a:{{b}}|c}}", "value")]),
     ("names", "50%of 50 % $5.00 $1,000 $5k a!b x-n -no - a Stop!", []),
     ("printf", "%#@a@ and %1$#@b@, %arg c", [("%#@a@", "value"), ("%1$#@b@", "value"), ("%arg", "value")]),
     ("template", "{!! $a !!} {$b|c} [% d %] <#if x>e</#if>", [("{!! $a !!}", "value"), ("{$b|c}", "value"),
