@@ -44,11 +44,11 @@ _VARIABLES = (
     # arguments with branches: {n, plural, one {…}}. Documents have none here, because `messages` divides them before.
     r"\{\{\{?[^{}\n]{1,200}\}\}\}?", r"[$#%@]\{[^{}\n]{1,200}\}", r"\$t?\([^()\n]{1,200}\)", r"\$\[[^\[\]\n]{1,200}\]",
     rf"(?=\{{\s*+\w++\s*+,\s*+(?:plural|select|selectordinal)\s*+,){_BRACED}",
-    r"\{\s*+[!+*]?(?:[\w.$-]|\[[^\[\]\n]{0,80}\]){0,80}+\s*+(?:![rsa])?(?:[:,][^{}\n]{0,80})?\}",
+    r"\{\s*+[!+*#]?(?:[\w.$-]|\[[^\[\]\n]{0,80}\]){0,80}+\s*+(?:![rsa])?(?:[:,][^{}\n]{0,80})?\}",
     # Variables of printf and similar functions: %s, %(count)d, %1$s, %-8.3f, %%, %@, %1, %L2, %n, %name%.
     r"%\([^()\n]{1,80}\)[-+#0]*+\d*+(?:\.\d++)?[A-Za-z]", rf"%{_NAME}%(?![\w%])",
     r"%(?:\d{1,2}\$)?(?:#@\w{1,80}@|arg\b)",                                     # of Apple's plural rules
-    r"(?<!\d)%(?:\d++\$)?[-+#0,]*+(?:\d++|\*)?(?:\.(?:\d++|\*))?(?:hh|h|ll|l|L|z|j|t|q)?[diouxXeEfFgGaAcsSpn@](?![a-z]{3})",
+    r"(?<!\d)%(?:\d++\$)?[-+#0,]*+(?:\d++|\*)?(?:\.(?:\d++|\*))?(?:hh|h|ll|l|L|z|j|t|q)?[diouxXeEfFgGaAcsSpn@](?:(?<=\$.)|(?![a-z]{3}))",
     r"%%", r"(?<!\d)%L?[1-9]\d?(?!\d)", r"(?<![\w%])%[A-Za-z](?![\w%])",
 )
 TAG = re.compile(r"</?[A-Za-z_][^<>\n]{0,400}>")
@@ -67,6 +67,8 @@ _PATTERNS = (
     r"(?<![\w#$%@])(?P<sign>#{1,3}|\$|%%|@@)[A-Za-z][\w.:-]{0,60}?(?P=sign)(?![\w#$%@])",
     r"(?<!\w)(?:\*?\|[A-Z][A-Z0-9_:]{1,60}\|\*?|~[A-Z][A-Z0-9_]{1,60}~)(?!\w)",
     *_VARIABLES,
+    # Names with underscores: SITE_NAME, user_name. German has Benutzer_innen.
+    r"(?<![\w.])(?:[A-Z][A-Z0-9]+(?:_[A-Z0-9]+)+|[a-z][a-z0-9]+(?:_[a-z0-9]+)+)(?!\w)",
     # A name in brackets that has a sign of programs: [user:name], [user_name], and [_1], [quant,_1,file,files] of Perl.
     r"\[(?:[^\[\]\s]{0,80}?\w[:_=+]\w|[^\[\]\n]{0,80}?(?<!\w)_\d)[^\[\]\n]{0,200}\]",
     # Options of commands: --force, --output=FILE.
@@ -161,7 +163,7 @@ def _joined(patterns: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
 
 
-_SIGNS = re.compile(f"[{{%$:&<@#/\\\\\\[|~\u20e3]|__|--|www\\.|{_EMOJI}")
+_SIGNS = re.compile(f"[{{%$:&<@#/\\\\\\[|~\u20e3]|_|--|www\\.|{_EMOJI}")
 """One of these is in each placeholder."""
 
 

@@ -79,7 +79,7 @@ _FORMATS: dict[str, str | tuple[_Rule, ...]] = {
 # Directives of programs whose language is not known, or in text that no flag marks: "50% off" has none.
 _PRINTF = (r"%(?:\d{1,2}\$)?(?:#@\w{1,80}@|arg\b)|"                               # of Apple's plural rules
            r"(?<![\d%])%(?!\(\w++\))(?:\d++\$)?[-+#0,(]*+(?:\d++|\*)?(?:\.(?:\d++|\*))?(?:hh|h|ll|l|L|q|j|z|t)?"
-           r"[diouxXeEfFgGaAcsSpb@](?![a-z]{3})")
+           r"[diouxXeEfFgGaAcsSpb@](?:(?<=\$.)|(?![a-z]{3}))")
 _DIRECTIVE = r"%[-_0^#]?[EO]?[aAbBcCdDeFgGhHIjklmMnpPrRSTuUVwWxXyYzZ](?![A-Za-z]{2})"
 GETTEXT_FORMATS = frozenset(_FORMATS)
 """Names of the syntaxes that gettext's format flags name."""
