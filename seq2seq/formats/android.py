@@ -120,7 +120,8 @@ class AndroidDocument(XmlDocument):
         if is_cdata:
             begin, end = begin + len(_CDATA), self.text.rindex(_CDATA_END, begin, end)
         raw = self.text[begin:end]
-        block = replace(block, syntax=_SYNTAX, key=self.tokens[element].attributes.get("name", ""))
+        block = replace(block, syntax=_SYNTAX, key=self.tokens[element].attributes.get("name", ""),
+                        comment=xml.comment_before(element))
         return Unit(begin + len(raw) - len(raw.lstrip()), begin + len(raw.rstrip()), (block,), before, after,
                     _Form(element, quoted, is_cdata))
 

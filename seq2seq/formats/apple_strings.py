@@ -37,6 +37,7 @@ class AppleStringsDocument(UnitDocument):
 
     def find_units(self) -> Iterator[Unit]:
         begin = _end_of_space(self.text, self.begin)
+        comment = self.text[self.begin:begin]
         while begin < len(self.text):
             match = _ENTRY.match(self.text, begin)
             if match is None:
@@ -45,9 +46,11 @@ class AppleStringsDocument(UnitDocument):
                                     "lines.")
             name = "value" if match["value"] else "key"                         # the text of "Open"; is its key
             place = self.line_at(match.start("value") if match["value"] else begin)
-            yield unit_of(*match.span(name), Block(_unescape(match[name]), place=f"line {place}", keeps_lines=True,
-                                                   syntax=_SYNTAX, key=_unescape(match["key"])), info=name)
+            block = Block(_unescape(match[name]), place=f"line {place}", keeps_lines=True, syntax=_SYNTAX,
+                          key=_unescape(match["key"]), comment=comment)
+            yield unit_of(*match.span(name), block, info=name)
             begin = _end_of_space(self.text, match.end())
+            comment = self.text[match.end():begin]
 
     def write(self, unit: Unit, block: Block) -> str:
         """Return a string in the quotes of the old one. A key that is also the text stays, and gets a value."""

@@ -49,7 +49,8 @@ class Block:
     `c-format` of PO; none if the text is for readers alone, who see all of it.
     access_keys: characters that can mark the letter of a keyboard shortcut in this format, such as `&` in "&File".
     may_be_data: False if the text is translated whatever its form, as a word that somebody gives to a server. key: name
-    of the text in its document, which may tell that the text is data; see `data_values`.
+    of the text in its document, which may tell that the text is data; see `data_values`. comment: what the developer
+    says about the text, who may ask to keep it or words of it.
     markup_in_text: False if a tag in the text is shown to the reader, as `&lt;b&gt;` in HTML.
     """
 
@@ -62,6 +63,7 @@ class Block:
     access_keys: str = ""
     may_be_data: bool = True
     key: str = ""
+    comment: str = ""
     markup_in_text: bool = True
 
     def __post_init__(self) -> None:

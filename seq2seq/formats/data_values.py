@@ -122,6 +122,23 @@ turquoise violet white yellow inherit currentcolor
 """
 _COLORS = frozenset(_COLOR_NAMES.split())
 
+_KEPT = re.compile(
+    r"(?i)\bdo(?:n't| not) translate(?: or \w++)?(?: (?:this|it))?(?: (?:text|string|message|entry))?\s*+(?:[].!(*]|$)"
+    r"|\b(?:not |non-|un)translatable\s*+(?:[].!(*]|$)|\{Locked\}")
+# As Microsoft writes it: https://learn.microsoft.com/en-us/windows/apps/design/globalizing/prepare-your-app-for-localization
+_LOCKED_WORDS = re.compile(r"\{(?:Locked|Placeholder)=((?:\s*+(?:\"[^\"{}]++\"|'[^'{}]++'),?)++)\}")
+
+
+def is_locked(comment: str) -> bool:
+    """Return True if the comment of a developer asks to keep a text."""
+    return _KEPT.search(comment) is not None
+
+
+def locked_words(comment: str) -> list[str]:
+    """Return the words of a text that the comment of a developer asks to keep, as in {Locked="Cloud Suite"}."""
+    lists = [match[1] for match in _LOCKED_WORDS.finditer(comment)]
+    return [word[1:-1] for words in lists for word in re.findall("\"[^\"]++\"|'[^']++'", words)]
+
 
 def is_data(text: str, key: str = "") -> bool:
     """Return True if a string is data for programs.

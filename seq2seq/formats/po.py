@@ -179,7 +179,8 @@ def _block(message: Message, source: Field, syntax: tuple[str, ...]) -> tuple[st
     """Return the white space before a text, its block, and the white space after it."""
     text = _unescape_apostrophes(source.value) if "java" in syntax else source.value
     keys = "" if _documentation(message) else "_&~"
-    return trim(Block(text, place=f"line {source.line}", keeps_lines=True, syntax=syntax, access_keys=keys))
+    return trim(Block(text, place=f"line {source.line}", keeps_lines=True, syntax=syntax, access_keys=keys,
+                      comment=message.comment))
 
 
 def _markup(text: str, documentation: tuple[str, ...]) -> Counter[str]:

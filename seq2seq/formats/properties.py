@@ -40,11 +40,13 @@ class PropertiesDocument(UnitDocument):
 
     def find_units(self) -> Iterator[Unit]:
         begin = self.begin
+        comment = ""
         while begin < len(self.text):
             match = _LINE.match(self.text, begin)
             assert match is not None                                            # all parts are optional
             begin = match.end()
             if not match["value"]:
+                comment = comment + match[0] if match[0].strip() else ""
                 continue
             text = self._unescaped(match)
             # java.text.MessageFormat requires doubled apostrophes in messages with arguments, such as {0}.
@@ -53,7 +55,8 @@ class PropertiesDocument(UnitDocument):
                 text = text.replace("''", "'")
             yield unit_of(*match.span("value"), Block(
                 text, place=f"line {self.line_at(match.start('value'))}", keeps_lines=True, access_keys="&",
-                key=match["key"]), info=doubled)
+                key=match["key"], comment=comment), info=doubled)
+            comment = ""
 
     def write(self, unit: Unit, block: Block) -> str:
         """Return a value with escapes; on several lines if the old one has several."""

@@ -34,5 +34,6 @@ class ResxDocument(XmlDocument):
                 of_form and _PROPERTY.fullmatch(name, max(0, name.rfind("."))))
             value = next(self.xml.children(element, "value"), None)
             if not kept and value is not None and (
-                    unit := self.element_unit(value, access_keys="&", key=name)):
+                    unit := self.element_unit(value, access_keys="&", key=name, comment=self.xml.text_of(
+                        element, "comment"))):
                 yield unit

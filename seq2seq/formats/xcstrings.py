@@ -49,7 +49,8 @@ class XcstringsDocument(UnitDocument):
             place = f"line {self.line_at((found or node).begin)}"
             blocks: list[Block] = []
             for unit in texts:
-                before, block, after = trim(Block(unit["value"], place=place, keeps_lines=True, syntax=_SYNTAX))
+                before, block, after = trim(Block(unit["value"], place=place, keeps_lines=True, syntax=_SYNTAX,
+                                                    comment=node.text("comment") or ""))
                 unit["value"] = before, len(blocks), after                      # a tuple, which JSON does not have
                 blocks.append(block)
             if blocks:

@@ -62,6 +62,10 @@ class XmlFile:
                 index = self.ends[index]
             index += 1
 
+    def text_of(self, parent: int, *names: str) -> str:
+        """Return the text of the child elements with these names."""
+        return "\n".join(self.content(child).text for child in self.children(parent, *names))
+
     def span(self, first: int, last: int) -> tuple[int, int]:
         """Return the span of characters from the token `first` up to and including the token `last`."""
         return self._begins[first], self._begins[last + 1]
@@ -84,6 +88,11 @@ class XmlFile:
         """Return the raw text of the preceding token if it is white space, such as an indentation; else ""."""
         token = self.tokens[index - 1]
         return token.raw if token.kind == "text" and token.raw.isspace() else ""
+
+    def comment_before(self, element: int) -> str:
+        """Return the text of the comment before an element; "" if there is none."""
+        token = self.tokens[element - 1 - bool(self.margin(element))]
+        return token.raw.removeprefix("<!--").removesuffix("-->") if token.kind == "comment" else ""
 
     def content(self, element: int, decode: Callable[[XmlToken], str] = lambda token: token.text,
                 keeps_lines: bool = False) -> Block:

@@ -197,3 +197,41 @@ def test_a_segment_of_data_is_copied_to_the_target():
 
 def test_a_word_of_a_reader_is_translated_whatever_its_form():
     assert DividedDocument(parse(b"eu\nen_US\n", "text", "name", "pt", "de")).sentences == ["eu", "en_US"]
+
+
+WITH_COMMENT = {
+    "po": '#. {1}\nmsgid "{0}"\nmsgstr ""\n',
+    "ts": "<TS><context><message><source>{0}</source><extracomment>{1}</extracomment>"
+          '<translation type="unfinished"/></message></context></TS>',
+    "xliff": '<xliff version="1.2"><file><body><trans-unit id="1"><source>{0}</source><note>{1}</note></trans-unit>'
+             "</body></file></xliff>",
+    "resx": '<root><data name="A"><value>{0}</value><comment>{1}</comment></data></root>',
+    "strings": '/* {1} */\n"a" = "{0}";\n',
+    "properties": "# {1}\na={0}\n",
+    "android": '<resources>\n<!-- {1} -->\n<string name="a">{0}</string></resources>',
+}
+
+
+@pytest.mark.parametrize("comment", [
+    "{Locked}", "Do not translate.", "[DO NOT TRANSLATE]", "A product. Don't translate this string", "Not translatable"])
+@pytest.mark.parametrize("format", WITH_COMMENT)
+def test_a_text_that_its_developer_asks_to_keep_stays(format, comment):
+    data = WITH_COMMENT[format].format("Two dogs", comment).encode()
+    assert DividedDocument(parse(data, format, "name", "en", "de")).sentences == []
+
+
+@pytest.mark.parametrize("comment", [
+    "{Locked='Red Car'}", "{Locked='Red', 'Red Car'} of {Locked='x'}", "Name. {MaxLength=20} {Placeholder='Red Car'}"])
+@pytest.mark.parametrize("format", WITH_COMMENT)
+def test_words_that_a_developer_locks_stay(format, comment):
+    data = WITH_COMMENT[format].format("Open the Red Car", comment).encode()
+    divided = DividedDocument(parse(data, format, "name", "en", "de"))
+    assert divided.sentences == ["Open the {0}"]
+    assert b"Red Car AUF" in divided.join(["{0} AUF"], "de")
+
+
+@pytest.mark.parametrize("comment", ["{Locked=qps-ploc}", "Do not translate dogs as cats", "Dogs", ""])
+@pytest.mark.parametrize("format", WITH_COMMENT)
+def test_other_comments_change_nothing(format, comment):
+    data = WITH_COMMENT[format].format("Two dogs", comment).encode()
+    assert DividedDocument(parse(data, format, "name", "en", "de")).sentences == ["Two dogs"]
