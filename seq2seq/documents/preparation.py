@@ -24,7 +24,7 @@ _FIRST_MARK = 0xF0000
 _MARKS = re.compile("([\U000f0000-\U000ffffd])")
 _STAND_IN = re.compile(r"\{\d+\}")
 _SIGN_OR_STAND_IN = re.compile(r"\{\d+\}|([%{}])")
-_SIGNS = re.compile(r"[%{}<\[$~`*_|\\@&;]|\A\s*+\.")
+_SIGNS = re.compile(r"[%{}<\[$~`*_|\\@&;(+]|\A\s*+\.")
 """Characters of which all branches, markup and access keys have one. Most texts have none of them."""
 
 

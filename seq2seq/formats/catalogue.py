@@ -28,7 +28,8 @@ _RESERVED = re.compile(
 _RESERVED_CONTEXTS = frozenset(["_", "NAME OF TRANSLATORS", "EMAIL OF TRANSLATORS"])
 """Contexts of reserved messages; itstool writes "_" for the files of a manual."""
 _NO_TRANSLATION = re.compile(
-    r"(?i)\bdo(?:n't| not) translate(?: or \w++)?(?: (?:this|it))?(?: (?:text|string|message|entry))?\s*+(?:[.!(]|$)")
+    r"(?i)\bdo(?:n't| not) translate(?: or \w++)?(?: (?:this|it))?(?: (?:text|string|message|entry))?\s*+(?:[.!(]|$)"
+    r"|\btype: (?:delimited block [-.]|verbatim|synopsis)\s*+$")
 PLURAL_NUMBER = 5
 """Number whose plural form is taken for the translation of msgid_plural. In Slavic and Arabic rules, 2 has another."""
 
