@@ -91,7 +91,7 @@ def divide_block(block: Block, placeholders: Placeholders = _STANDARD) -> Divide
     begins: list[int] = []
     for low, high in pairwise(_line_ends(block)):
         before, core, _ = split_margins(text[low:high])
-        if "\t" in text and block.keeps_lines and is_data(core):                # Ctrl+O in "Open\tCtrl+O"
+        if block.may_be_data and is_data(core):                                 # Ctrl+O in "Open\tCtrl+O"
             continue
         line = split_sentences(core) if block.split else DividedLine("", [core] if core else [], [], "")
         line = _without_cuts(line, placeholders.spans(core)) if len(line.texts) > 1 else line
@@ -257,7 +257,7 @@ class DividedDocument:
     @property
     def content(self) -> str:
         """Text of all blocks, for the identification of its language."""
-        return "\n".join(block.text for block in self._document.blocks)
+        return "\n".join(block.prepared.block.text for block in self._blocks if block.pieces)
 
     @property
     def source_languages(self) -> Set[str]:

@@ -14,7 +14,7 @@ from seq2seq.formats.block import IN_STRINGS, Block
 from seq2seq.formats.inline_tags import TagKind, pair_tags
 from seq2seq.formats.spans import Edit
 from seq2seq.formats.tags_in_text import VOID, element_name
-from seq2seq.formats.texts import is_message, join_surrogates, trim
+from seq2seq.formats.texts import join_surrogates, trim
 from seq2seq.formats.units import Plural, Unit
 from seq2seq.formats.xml_tokens import XmlToken
 from seq2seq.formats.xml_units import Role, XmlDocument, with_attribute
@@ -111,8 +111,7 @@ class AndroidDocument(XmlDocument):
         first, last = (texts[0].strip(), texts[-1].strip()) if texts else ("", "")
         quoted = decoder.quotes == 2 and first.startswith('"') and last.endswith('"')
         before, block, after = trim(block)
-        is_reference = len(filled) == 1 == len(texts) and _REFERENCE.fullmatch(first)
-        if is_reference or not is_message(block.text):
+        if len(filled) == 1 == len(texts) and _REFERENCE.fullmatch(first):
             return None
         if not quoted:                                              # Android shows spaces at the edges only if escaped
             before = before if before.strip(" ") or first.startswith(_ESCAPED_SPACE) else ""
@@ -121,8 +120,10 @@ class AndroidDocument(XmlDocument):
         if is_cdata:
             begin, end = begin + len(_CDATA), self.text.rindex(_CDATA_END, begin, end)
         raw = self.text[begin:end]
-        return Unit(begin + len(raw) - len(raw.lstrip()), begin + len(raw.rstrip()),
-                    (replace(block, syntax=_SYNTAX),), before, after, _Form(element, quoted, is_cdata))
+        block = replace(block, syntax=_SYNTAX, key=self.tokens[element].attributes.get("name", ""),
+                        comment=xml.comment_before(element))
+        return Unit(begin + len(raw) - len(raw.lstrip()), begin + len(raw.rstrip()), (block,), before, after,
+                    _Form(element, quoted, is_cdata))
 
     def write(self, unit: Unit, block: Block) -> str:
         quoted = unit.info.quoted

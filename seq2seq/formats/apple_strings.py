@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 
 from seq2seq.formats.block import IN_STRINGS, Block, DocumentError
-from seq2seq.formats.texts import decode_text, is_message, join_surrogates
+from seq2seq.formats.texts import decode_text, join_surrogates
 from seq2seq.formats.units import Unit, UnitDocument, unit_of
 
 _STRING = r"\"(?:[^\"\\]|\\[\s\S])*+\"|'(?:[^'\\]|\\[\s\S])*+'|[\w.$:/-]++"
@@ -37,6 +37,7 @@ class AppleStringsDocument(UnitDocument):
 
     def find_units(self) -> Iterator[Unit]:
         begin = _end_of_space(self.text, self.begin)
+        comment = self.text[self.begin:begin]
         while begin < len(self.text):
             match = _ENTRY.match(self.text, begin)
             if match is None:
@@ -44,11 +45,12 @@ class AppleStringsDocument(UnitDocument):
                                     f"but {self.text[begin:begin + 40]!r}. Correct it; plutil -lint FILE shows such "
                                     "lines.")
             name = "value" if match["value"] else "key"                         # the text of "Open"; is its key
-            if is_message(text := _unescape(match[name])):
-                place = self.line_at(match.start("value") if match["value"] else begin)
-                yield unit_of(*match.span(name), Block(text, place=f"line {place}", keeps_lines=True, syntax=_SYNTAX),
-                              info=name)
+            place = self.line_at(match.start("value") if match["value"] else begin)
+            block = Block(_unescape(match[name]), place=f"line {place}", keeps_lines=True, syntax=_SYNTAX,
+                          key=_unescape(match["key"]), comment=comment)
+            yield unit_of(*match.span(name), block, info=name)
             begin = _end_of_space(self.text, match.end())
+            comment = self.text[match.end():begin]
 
     def write(self, unit: Unit, block: Block) -> str:
         """Return a string in the quotes of the old one. A key that is also the text stays, and gets a value."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from seq2seq.errors import UserError
+from seq2seq.formats.data_values import is_data
 from seq2seq.formats.inline_tags import Tag, with_tags
 
 MAX_BYTES = 100_000_000
@@ -29,7 +30,7 @@ MAX_DEPTH = 1_000
 """Maximum depth of nested elements."""
 
 
-IN_STRINGS = ("template", "bbcode", "strftime", "filter", "markdown-in-strings")
+IN_STRINGS = ("template", "bbcode", "strftime", "filter", "markdown-in-strings", "wiki", "names")
 """Syntaxes that the strings of any program may have; see `syntaxes`."""
 
 class DocumentError(UserError):
@@ -47,6 +48,9 @@ class Block:
     of the syntaxes that a program reads in the text, which `syntaxes.find_markup` knows, such as `c` for the flag
     `c-format` of PO; none if the text is for readers alone, who see all of it.
     access_keys: characters that can mark the letter of a keyboard shortcut in this format, such as `&` in "&File".
+    may_be_data: False if the text is translated whatever its form, as a word that somebody gives to a server. key: name
+    of the text in its document, which may tell that the text is data; see `data_values`. comment: what the developer
+    says about the text, who may ask to keep it or words of it.
     markup_in_text: False if a tag in the text is shown to the reader, as `&lt;b&gt;` in HTML.
     """
 
@@ -57,10 +61,14 @@ class Block:
     keeps_lines: bool = False
     syntax: tuple[str, ...] = IN_STRINGS
     access_keys: str = ""
+    may_be_data: bool = True
+    key: str = ""
+    comment: str = ""
     markup_in_text: bool = True
 
     def __post_init__(self) -> None:
-        require_block_size(len(self.text), self.place)
+        if len(self.text) > MAX_BLOCK_CHARACTERS and not is_data(self.text, self.key):      # a picture in a string
+            require_block_size(len(self.text), self.place)
         if len(self.tags) > MAX_BLOCK_TAGS:
             raise DocumentError(f"{self.place or 'the document'}: a text with {len(self.tags):,} tags; a block may "
                                 f"have {MAX_BLOCK_TAGS:,}. Divide it into paragraphs.")

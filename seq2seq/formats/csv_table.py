@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 
 from seq2seq.formats.block import Block, DocumentError
 from seq2seq.formats.tables import read_rows
-from seq2seq.formats.texts import is_message
 from seq2seq.formats.units import Unit, UnitDocument, unit_of
 from seq2seq.languages import canonical, code_for, main_language
 
@@ -46,7 +45,7 @@ class CsvDocument(UnitDocument):
         for line, cells in rows:
             text = cells[source].text if source < len(cells) else ""
             is_filled = target < len(cells) and cells[target].text.strip()
-            if is_message(text) and not text.startswith("=") and not is_filled:
+            if not text.startswith("=") and not is_filled:
                 missing = max(0, target - len(cells) + 1)
                 begin, end = cells[target][:2] if not missing else (cells[-1].end, cells[-1].end)
                 yield unit_of(begin, end, Block(text, place=f"line {line}", keeps_lines=True), info=missing)

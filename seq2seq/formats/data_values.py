@@ -122,6 +122,23 @@ turquoise violet white yellow inherit currentcolor
 """
 _COLORS = frozenset(_COLOR_NAMES.split())
 
+_KEPT = re.compile(
+    r"(?i)\bdo(?:n't| not) translate(?: or \w++)?(?: (?:this|it))?(?: (?:text|string|message|entry))?\s*+(?:[].!(*]|$)"
+    r"|\b(?:not |non-|un)translatable\s*+(?:[].!(*]|$)|\{Locked\}")
+# As Microsoft writes it: https://learn.microsoft.com/en-us/windows/apps/design/globalizing/prepare-your-app-for-localization
+_LOCKED_WORDS = re.compile(r"\{(?:Locked|Placeholder)=((?:\s*+(?:\"[^\"{}]++\"|'[^'{}]++'),?)++)\}")
+
+
+def is_locked(comment: str) -> bool:
+    """Return True if the comment of a developer asks to keep a text."""
+    return _KEPT.search(comment) is not None
+
+
+def locked_words(comment: str) -> list[str]:
+    """Return the words of a text that the comment of a developer asks to keep, as in {Locked="Cloud Suite"}."""
+    lists = [match[1] for match in _LOCKED_WORDS.finditer(comment)]
+    return [word[1:-1] for words in lists for word in re.findall("\"[^\"]++\"|'[^']++'", words)]
+
 
 def is_data(text: str, key: str = "") -> bool:
     """Return True if a string is data for programs.
@@ -134,9 +151,15 @@ def is_data(text: str, key: str = "") -> bool:
     if len(text) <= _MAX_PHRASE and _PHRASE.fullmatch(text):
         return True
     if any(map(str.isspace, text)):
-        return False
+        # A list of such words, as in "Ctrl+C, Ctrl+V", on one line or several.
+        words = [word.strip(",;") for word in text.split()] if len(text) <= _MAX_PHRASE else []
+        return bool(words) and all(any(map(str.isalpha, word)) and _is_data_word(word) for word in words)
+    return _is_data_word(text) or _is_locale(text) and not has_margins
+
+
+def _is_data_word(text: str) -> bool:
     return len(text) > _MAX_WORD and text.isascii() or _WORD.fullmatch(text) is not None \
-        or _is_locale(text) and not has_margins or "_" in text and _NAME.fullmatch(text) is not None
+        or "_" in text and _NAME.fullmatch(text) is not None
 
 
 def _is_locale(text: str) -> bool:

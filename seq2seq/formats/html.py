@@ -1,7 +1,7 @@
 """HTML: blocks of text with inline tags, found by a scanner.
 
 Everything but text comes back byte for byte: tags with their attributes, comments, and the contents of elements that
-are not translated (code, scripts, `translate="no"`). Only `lang` of the root element becomes the target language. A run
+are not translated (code, scripts, `translate="no"`, other languages). Only `lang` becomes the target language. A run
 is the text, with its inline tags, between two tags of block elements. Each run is translated as a whole, so that inline
 tags do not divide its sentences. An element with `translate="yes"` is translated even if an element around it has
 `translate="no"`, as in HTML 5 and W3C ITS 2.0.
@@ -15,6 +15,7 @@ import html
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from seq2seq.formats.block import MAX_TAGS, Block, decode, require_count
 from seq2seq.formats.html_templates import Code, find_code
@@ -23,6 +24,7 @@ from seq2seq.formats.runs import RunDocument, Token
 from seq2seq.formats.spans import Edit, replace_spans
 from seq2seq.formats.tags_in_text import UNTRANSLATED, VOID
 from seq2seq.formats.units import Unit
+from seq2seq.languages import is_right_to_left, is_same_language
 from seq2seq.tokenizers.line_splitting import SENTENCE_MARKS
 
 # As in HTML 5, a quote begins the value of an attribute only after =.
@@ -43,8 +45,10 @@ _ELEMENTS = {
 _BLOCK, _INLINE_OPAQUE, _OPAQUE, _PARTS_OF_WORDS = (frozenset(names.split()) for names in _ELEMENTS.values())
 _BLOCK |= _OPAQUE
 _CHARSET = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?([A-Za-z0-9._-]+)", re.IGNORECASE)
-_ROOT = re.compile(r"<html\s[^<>]*+>", re.IGNORECASE)
-_LANGUAGE = re.compile(r"((?<![\w-])lang\s*+=\s*+[\"']?)[a-z]{2,3}(?:-[a-z\d]+)*+(?=[\s\"'>])", re.IGNORECASE)
+_ROOTS = frozenset({"html", "body"})
+_LANGUAGE = re.compile(r"((?<![\w-])lang\s*+=\s*+[\"']?)(?!und|mul)([a-z]{2,3}(?:-[a-z\d]+)*+)(?=[\s\"'>])",
+                       re.IGNORECASE)
+_DIRECTION = re.compile(r"(\sdir\s*+=\s*+[\"']?)(?:ltr|rtl)\b", re.IGNORECASE)
 _TRANSLATED = re.compile(r"\btranslate\s*=\s*[\"']?yes\b", re.IGNORECASE)
 _ADDRESS = re.compile(r"(?:https?://|www\.|[@#])\S+")
 _REFERENCE = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,40});")
@@ -66,14 +70,18 @@ _RAW_TEXT = frozenset({"script", "style", "textarea"})
 
 
 class HtmlDocument(RunDocument):
-    """HTML. The language that its root element names becomes that of the translation."""
+    """HTML. An element that names another language than that of the page is not translated."""
 
     def decode(self, data: bytes) -> tuple[str, str]:
         return decode_html(data)
 
     def tokens(self) -> Iterable[Token]:
         require_count(sum(map(self.text.count, ("<", "{{", "{%", "{#", "{!!", "@"))), MAX_TAGS, "tags")
-        return _with_borders(_with_opaque_joined(list(_tokens(self.text[self.begin:]))))
+        tokens = list(_tokens(self.text[self.begin:]))
+        root = next((_LANGUAGE.search(token.raw) for token in tokens if token.name == "html"), None)
+        self._language = self.languages[0] or (root[2] if root else "")
+        _mark_untranslated(tokens, self._language)
+        return _with_borders(_with_opaque_joined(tokens))
 
     def block(self, text: str, tags: tuple[Tag, ...], place: str) -> Block:
         return Block(text, tags, place, syntax=("template",), markup_in_text=False)
@@ -89,9 +97,28 @@ class HtmlDocument(RunDocument):
         return block.serialize(escape)
 
     def other_edits(self, language: str) -> Iterable[Edit]:
-        for span in self.markup:
-            if root := _ROOT.search(self.text, *span):
-                yield *root.span(), _LANGUAGE.sub(rf"\g<1>{language}", root[0])
+        for begin, token in self.markup:
+            if token.kind in ("open", "other") and (tag := _TAG.fullmatch(token.raw)):
+                yield begin, begin + len(token.raw), self._in_language(tag, language)
+
+    def edits(self, unit: Unit, blocks: Sequence[Block], language: str) -> Iterable[Edit]:
+        tags = tuple(replace(tag, raw=self._in_language(found, language)) if tag.kind == "open" and (
+            found := _TAG.fullmatch(tag.raw)) else tag for tag in blocks[0].tags)
+        return super().edits(unit, [replace(blocks[0], tags=tags)], language)
+
+    def _in_language(self, tag: re.Match[str], language: str) -> str:
+        """Return a tag that names the target language and its direction if it names those of the page. The root element
+        always does, and it gets `dir` for a language that is written from right to left."""
+        name = (tag["name"] or "").lower()
+        named = _LANGUAGE.search(tag[0])
+        if name not in _ROOTS and (named is None or not is_same_language(named[2], self._language)):
+            return tag[0]
+        from_right = is_right_to_left(language)
+        result = _LANGUAGE.sub(rf"\g<1>{language}", tag[0])
+        result = _DIRECTION.sub(rf"\g<1>{'rtl' if from_right else 'ltr'}", result)
+        if name == "html" and from_right and not tag["end"] and not _DIRECTION.search(result):
+            result = f'{result[:len("<html")]} dir="rtl"{result[len("<html"):]}'
+        return result
 
 
 def decode_html(data: bytes) -> tuple[str, str]:
@@ -171,15 +198,37 @@ def _references(tokens: Sequence[Token]) -> dict[str, str]:
             if len(one) == 1 and not (one.isascii() and one.isalnum())}
 
 
+def _mark_untranslated(tokens: Sequence[Token], language: str) -> None:
+    """Set `Token.is_translated` of the tags that say it, by `translate`, by a class, or by a language.
+
+    language: that of the page; "" if it is not known. The language of the root element is often that of a template, and
+    so does not count.
+    """
+    ends = element_ends((token.kind, token.name) for token in tokens)
+    others: list[int] = []                                      # ends of the elements around in another language
+    for index in sorted(ends):
+        token = tokens[index]
+        while others and others[-1] < index:
+            others.pop()
+        named = _LANGUAGE.search(token.raw) if language and token.name not in _ROOTS else None
+        if _TRANSLATED.search(token.raw) or UNTRANSLATED.search(token.raw):
+            token.is_translated = UNTRANSLATED.search(token.raw) is None
+        elif named and not is_same_language(named[2], language):
+            token.is_translated = False
+            others.append(ends[index])
+        elif named and others:
+            token.is_translated = True
+
+
 def _with_opaque_joined(tokens: list[Token]) -> list[Token]:
     """Replace each element that is not translated by one token that includes its contents. Replace each tag that
     separates runs by a token of kind `other`.
 
-    An element with `translate="yes"` inside of a `translate="no"` divides the latter into several tokens `other`.
+    An element that is translated inside of one that is not divides the latter into several tokens `other`.
     """
     ends = element_ends((token.kind, token.name) for token in tokens) | _ruby_ends(tokens)
-    exceptions = sorted(index for index in ends if _TRANSLATED.search(tokens[index].raw))
-    resumed: list[tuple[int, int]] = []     # token after an exception, token after the `translate="no"` around it
+    exceptions = sorted(index for index in ends if tokens[index].is_translated)
+    resumed: list[tuple[int, int]] = []     # token after an exception, token after the element around it
     result: list[Token] = []
     index = 0
     while index < len(tokens):
@@ -187,7 +236,7 @@ def _with_opaque_joined(tokens: list[Token]) -> list[Token]:
         divided = bool(resumed) and resumed[-1][0] == index
         if divided or (token.kind == "open" and index in ends and _is_opaque(tokens, index, ends[index])):
             after = stop = resumed.pop()[1] if divided else ends[index] + 1
-            if divided or (token.name not in _OPAQUE and UNTRANSLATED.search(token.raw)):
+            if divided or (token.name not in _OPAQUE and token.is_translated is False):
                 next_exception = bisect_left(exceptions, index if divided else index + 1)
                 stop = min([after, *exceptions[next_exception:next_exception + 1]])
             if stop < after:
@@ -274,7 +323,7 @@ def _ruby_ends(tokens: Sequence[Token]) -> dict[int, int]:
 def _is_opaque(tokens: list[Token], begin: int, end: int) -> bool:
     """Return True if an element is kept as a whole. begin, end: indices of its tags."""
     token = tokens[begin]
-    if token.name in _OPAQUE or token.name in _INLINE_OPAQUE or UNTRANSLATED.search(token.raw):
+    if token.name in _OPAQUE or token.name in _INLINE_OPAQUE or token.is_translated is False:
         return True
     if token.name in _BLOCK or end - begin > _MAX_KEPT:
         return False

@@ -20,7 +20,6 @@ from seq2seq.files import read_any_json
 from seq2seq.formats.block import IN_STRINGS, Block
 from seq2seq.formats.json_tree import json_parts, margin_before, read_json
 from seq2seq.formats.spans import Edit
-from seq2seq.formats.texts import is_message
 from seq2seq.formats.units import Plural, Unit, UnitDocument, unit_of
 
 _TEXT_KEYS = {"message": "chrome", "defaultMessage": "vue", "string": "vue"}
@@ -77,13 +76,12 @@ class JsonDocument(UnitDocument):
                     self._locale = begin, end
             else:
                 key = self.text[level.key[0] + 1:level.key[1] - 1][:_MAX_KEY] if level.key[1] else ""
-                if is_message(text := read_any_json(self.text[begin:end]), key):
-                    unit = unit_of(begin, end, Block(
-                        text, place=f"line {self.line_at(begin)}", keeps_lines=True, access_keys="&",
-                        syntax=syntax), info=level.key)
-                    if level.is_object and (named := _PLURAL.fullmatch(self.text, *level.key)):
-                        unit.plural, unit.category = level.plurals[named[1]], named[2]
-                    yield unit
+                unit = unit_of(begin, end, Block(
+                    read_any_json(self.text[begin:end]), place=f"line {self.line_at(begin)}", keeps_lines=True,
+                    access_keys="&", syntax=syntax, key=key), info=level.key)
+                if level.is_object and (named := _PLURAL.fullmatch(self.text, *level.key)):
+                    unit.plural, unit.category = level.plurals[named[1]], named[2]
+                yield unit
 
     def write(self, unit: Unit, block: Block) -> str:
         return self._string(unit.before + block.text + unit.after)

@@ -30,7 +30,7 @@ from seq2seq.formats.markdown_parser import parser
 from seq2seq.formats.plain_text import one_line
 from seq2seq.formats.spans import Edit, replace_spans
 from seq2seq.formats.tags_in_text import VOID
-from seq2seq.formats.texts import is_message
+from seq2seq.formats.texts import is_text
 from seq2seq.formats.units import Unit, UnitDocument
 from seq2seq.tokenizers.canonical_text import is_translatable
 
@@ -237,10 +237,10 @@ class MarkdownDocument(UnitDocument):
     def _inner_text(self, content: str, kind: str, title: str) -> _Text | None:
         """Return a text inside of a tag; None if it is not for people. title: text of a quoted title."""
         if kind not in _FRAMES:
-            return _text("quoted", title, (), (f"[a](b {kind}", f"{_QUOTES[kind]})")) if is_message(title) else None
+            return _text("quoted", title, (), (f"[a](b {kind}", f"{_QUOTES[kind]})")) if is_text(title) else None
         children = parser().parseInline(content, self._environment)[0].children or []
         text, tags, _ = _inline(children, content)
-        return _text(kind, text, tags, None, children) if is_message(text) else None
+        return _text(kind, text, tags, None, children) if is_text(text) else None
 
     def _spans_of_title(self, begin: int, end: int, title: str, line: int) -> Iterator[tuple[_Span, int]]:
         """Yield the title at the end of the definition of a link, as in `_find_spans`."""
@@ -326,7 +326,7 @@ def _fields(front: str) -> Iterator[tuple[re.Match[str], str]]:
     sign = {"-": ":", "+": "="}.get(front[0])
     for field in _FIELD.finditer(front):
         value = _read_field(field["key"] + field["value"]) if field["sign"] == sign else None
-        if value is not None and is_message(value):
+        if value is not None and is_text(value):
             yield field, value
 
 

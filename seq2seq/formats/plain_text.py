@@ -27,7 +27,7 @@ class PlainTextDocument(UnitDocument):
             begin = margin.end() if margin else match.start()
             end = max(begin, match.start() + len(match[1].rstrip()))
             if is_translatable(self.text[begin:end]):
-                yield Unit(begin, end, (Block(self.text[begin:end], place=f"line {number}"),))
+                yield Unit(begin, end, (Block(self.text[begin:end], place=f"line {number}", may_be_data=False),))
 
     def write(self, unit: Unit, block: Block) -> str:
         return one_line(block.text)

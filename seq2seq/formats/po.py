@@ -17,7 +17,7 @@ from seq2seq.formats.placeholders import Placeholders
 from seq2seq.formats.plurals import MAX_FORMS, gettext_language, gettext_rule, singular_forms
 from seq2seq.formats.spans import Edit, replace_spans
 from seq2seq.formats.syntaxes import GETTEXT_FORMATS, find_markup, keeps_arguments, with_boundaries
-from seq2seq.formats.texts import decode_text, is_text, trim, wrap
+from seq2seq.formats.texts import decode_text, trim, wrap
 from seq2seq.formats.units import Unit, UnitDocument
 from seq2seq.languages import is_same_language
 
@@ -55,7 +55,7 @@ class PoDocument(UnitDocument):
             blocks = {}
             for index, source in enumerate(message.sources):
                 block = _block(message, source, syntax)[1]
-                if is_text(block.text) and (index > 0 or len(message.sources) == 1 or self._forms != 1):
+                if index > 0 or len(message.sources) == 1 or self._forms != 1:
                     blocks[index] = block
             if blocks:
                 found = message.find("msgstr")
@@ -177,15 +177,17 @@ def _formats(message: Message) -> list[str]:
 
 def _syntax(message: Message) -> tuple[str, ...]:
     """Return the syntaxes of the texts of a message; see `Block.syntax`."""
-    formats = _formats(message)
-    return (*_documentation(message), *formats, "template", "bbcode", "filter", *(() if formats else ("strftime",)))
+    formats, documentation = _formats(message), _documentation(message)
+    return (*documentation, *formats, "template", "bbcode", "filter", *(() if formats else ("strftime",)),
+            *(() if documentation else ("wiki", "names")))
 
 
 def _block(message: Message, source: Field, syntax: tuple[str, ...]) -> tuple[str, Block, str]:
     """Return the white space before a text, its block, and the white space after it."""
     text = _unescape_apostrophes(source.value) if "java" in syntax else source.value
     keys = "" if _documentation(message) else "_&~"
-    return trim(Block(text, place=f"line {source.line}", keeps_lines=True, syntax=syntax, access_keys=keys))
+    return trim(Block(text, place=f"line {source.line}", keeps_lines=True, syntax=syntax, access_keys=keys,
+                      comment=message.comment))
 
 
 def _markup(text: str, documentation: tuple[str, ...]) -> Counter[str]:

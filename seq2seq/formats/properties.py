@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 
 from seq2seq.formats.block import Block, DocumentError
-from seq2seq.formats.texts import decode_text, is_message, join_surrogates, wrap
+from seq2seq.formats.texts import decode_text, join_surrogates, wrap
 from seq2seq.formats.units import Unit, UnitDocument, unit_of
 
 _SPACE = r"(?:[ \t\f]|\\(?:\r\n|\r|\n)[ \t\f]*+)*+"
@@ -40,20 +40,23 @@ class PropertiesDocument(UnitDocument):
 
     def find_units(self) -> Iterator[Unit]:
         begin = self.begin
+        comment = ""
         while begin < len(self.text):
             match = _LINE.match(self.text, begin)
             assert match is not None                                            # all parts are optional
             begin = match.end()
             if not match["value"]:
+                comment = comment + match[0] if match[0].strip() else ""
                 continue
             text = self._unescaped(match)
             # java.text.MessageFormat requires doubled apostrophes in messages with arguments, such as {0}.
             doubled = _ARGUMENT.search(text) is not None and "'" not in text.replace("''", "")
             if doubled:
                 text = text.replace("''", "'")
-            if is_message(text, match["key"]):
-                yield unit_of(*match.span("value"), Block(text, place=f"line {self.line_at(match.start('value'))}",
-                                                          keeps_lines=True, access_keys="&"), info=doubled)
+            yield unit_of(*match.span("value"), Block(
+                text, place=f"line {self.line_at(match.start('value'))}", keeps_lines=True, access_keys="&",
+                key=match["key"], comment=comment), info=doubled)
+            comment = ""
 
     def write(self, unit: Unit, block: Block) -> str:
         """Return a value with escapes; on several lines if the old one has several."""

@@ -30,13 +30,14 @@ class TsDocument(XmlDocument):
                 found = {self.tokens[child].local_name: child for child in self.xml.children(message)}
                 if "source" in found and "translation" in found:
                     is_numerus = token.attributes.get("numerus") == "yes"
-                    yield from self._message(found["source"], found["translation"], is_numerus)
+                    yield from self._message(found["source"], found["translation"], is_numerus,
+                                             self.xml.text_of(message, "extracomment"))
 
     def _attribute(self, name: str) -> str:
         """Return an attribute of the root element."""
         return self.tokens[self.xml.root].attributes.get(name, "")
 
-    def _message(self, source: int, translation: int, is_numerus: bool) -> Iterator[Unit]:
+    def _message(self, source: int, translation: int, is_numerus: bool, comment: str) -> Iterator[Unit]:
         """Yield the unit of a message, unless it is translated already."""
         xml = self.xml
         forms = list(xml.children(translation))
@@ -47,10 +48,8 @@ class TsDocument(XmlDocument):
             if any(is_text(xml.content(form).text) for form in forms or [translation]):
                 self.target_languages.add(self._attribute("language"))
             return
-        unit = unit_of(*xml.span(translation, xml.ends[translation]), replace(
-            xml.content(source, keeps_lines=True), access_keys="&"), info=(translation, is_numerus))
-        if is_text(unit.blocks[0].text):
-            yield unit
+        yield unit_of(*xml.span(translation, xml.ends[translation]), replace(
+            xml.content(source, keeps_lines=True), access_keys="&", comment=comment), info=(translation, is_numerus))
 
     def edits(self, unit: Unit, blocks: Sequence[Block], language: str) -> Iterator[Edit]:
         translation, is_numerus = unit.info

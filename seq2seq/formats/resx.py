@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from seq2seq.formats.texts import is_message
 from seq2seq.formats.units import Unit
 from seq2seq.formats.xml_units import XmlDocument
 
@@ -34,5 +33,7 @@ class ResxDocument(XmlDocument):
             kept = {"type", "mimetype"} & {*attributes} or name.startswith(">>") or (
                 of_form and _PROPERTY.fullmatch(name, max(0, name.rfind("."))))
             value = next(self.xml.children(element, "value"), None)
-            if not kept and value is not None and (unit := self.element_unit(value, is_message, access_keys="&")):
+            if not kept and value is not None and (
+                    unit := self.element_unit(value, access_keys="&", key=name, comment=self.xml.text_of(
+                        element, "comment"))):
                 yield unit

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Literal
 
 from seq2seq.formats.block import Block
@@ -22,17 +22,20 @@ class Token:
 
     kind: "value" is a text that is kept, such as a variable; "alone" is an element without contents, a comment, or an
     element that is kept as a whole; "other" separates runs. name: of the element. text: of the kinds "text" and
-    "value", with escapes resolved.
+    "value", with escapes resolved. is_translated: True or False if an opening tag says that its element is translated
+    or not.
     """
 
     kind: Literal["text", "value", "open", "close", "alone", "other"]
     raw: str
     name: str = ""
     text: str = ""
+    is_translated: bool | None = None
 
 
 class RunDocument(UnitDocument):
-    """Document of runs. markup: spans between the runs with text. The tokens of a unit are its `info`."""
+    """Document of runs. markup: tokens outside of the runs with text, with their places. The tokens of a unit are its
+    `info`."""
 
     def tokens(self) -> Iterable[Token]:
         """Return the tokens of the whole document, without a byte order mark."""
@@ -46,7 +49,7 @@ class RunDocument(UnitDocument):
         return text.encode(self.encoding, "xmlcharrefreplace")
 
     def find_units(self) -> Iterator[Unit]:
-        self.markup: list[tuple[int, int]] = []
+        self.markup: list[tuple[int, Token]] = []
         begin = self.begin
         for is_separator, group in groupby(self.tokens(), lambda token: token.kind == "other"):
             run = list(group)
@@ -56,7 +59,7 @@ class RunDocument(UnitDocument):
                 block = self.block(text, _tags(run), f"line {self.line_at(begin)}")
                 yield Unit(begin, begin + len(raw), (block,), info=run)
             else:
-                self.markup.append((begin, begin + len(raw)))
+                self.markup += zip(accumulate((len(token.raw) for token in run), initial=begin), run, strict=False)
             begin += len(raw)
 
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from seq2seq.formats.block import IN_STRINGS, Block
 from seq2seq.formats.plurals import CATEGORIES
 from seq2seq.formats.spans import Edit
-from seq2seq.formats.texts import is_message
 from seq2seq.formats.units import Plural, Unit
 from seq2seq.formats.xml_units import XmlDocument
 
@@ -54,7 +53,7 @@ class StringsDictDocument(XmlDocument):
         return self.xml.content(element).text.strip()
 
     def _string(self, element: int) -> Unit | None:
-        return self.element_unit(element, is_message, syntax=("dates", "printf", *IN_STRINGS))
+        return self.element_unit(element, syntax=("dates", "printf", *IN_STRINGS))
 
     def _rule(self, entries: dict[str, tuple[int, int]]) -> Iterator[Unit]:
         """Yield the units of a plural rule."""

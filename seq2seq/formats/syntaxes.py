@@ -79,7 +79,7 @@ _FORMATS: dict[str, str | tuple[_Rule, ...]] = {
 # Directives of programs whose language is not known, or in text that no flag marks: "50% off" has none.
 _PRINTF = (r"%(?:\d{1,2}\$)?(?:#@\w{1,80}@|arg\b)|"                               # of Apple's plural rules
            r"(?<![\d%])%(?!\(\w++\))(?:\d++\$)?[-+#0,(]*+(?:\d++|\*)?(?:\.(?:\d++|\*))?(?:hh|h|ll|l|L|q|j|z|t)?"
-           r"[diouxXeEfFgGaAcsSpb@](?![a-z]{3})")
+           r"[diouxXeEfFgGaAcsSpb@](?:(?<=\$.)|(?![a-z]{3}))")
 _DIRECTIVE = r"%[-_0^#]?[EO]?[aAbBcCdDeFgGhHIjklmMnpPrRSTuUVwWxXyYzZ](?![A-Za-z]{2})"
 GETTEXT_FORMATS = frozenset(_FORMATS)
 """Names of the syntaxes that gettext's format flags name."""
@@ -117,6 +117,12 @@ _MARKDOWN: tuple[_Rule, ...] = (
     ("pair", r"(?<![\w_\\])(_)(?=[^\s_])[^_]*+(?<=\S)(_)(?![\w_])"),
     ("value", r"\\[^\w\s]"),
 )
+_WIKI: tuple[_Rule, ...] = (
+    ("pair", r"(\[(?:(?:https?:)?//|mailto:|\{\{)[^\s\[\]]++ ++)[^\[\]]++(\])"),
+    ("value", r"\[(?:https?:)?//[^\s\[\]]++\]"),
+    ("pair", r"(\[\[[^\[\]|\n]++\|)[^\[\]|\n]++(\]\])"),
+    ("pair", r"(?<![\w'])(?P<quotes>''{1,4})(?=[^\s'])(?:[^']|'(?!'))*+(?<=\S)((?P=quotes))(?![\w'])"),
+)
 # Documents as po4a has them in catalogues: manual pages and POD, AsciiDoc. In a manual page, a single word in bold is
 # the name of a command or an option.
 _PAGE = r"\([1-9][a-z]{0,4}\)"
@@ -136,9 +142,9 @@ _ASCIIDOC: tuple[_Rule, ...] = (
     ("value", r"(?<![\w`\\])(?:``(?=[^\s`])[^`\n]++``|`(?=[^\s`'])[^`\n]++`)(?![\w`])"
               r"|(?<![\w+])(?:\+\+\+[^+\n]++\+\+\+|\+\+[^+\n]++\+\+|\+(?=[^\s+])[^+\n]++\+)(?![\w+])"),
     ("pair", r"(\b(?:link|xref|mailto|https?|ftp|footnote):[^\s\[\]]{0,500}\[)(?=[^\[\],\s])"
-             r"(?:[^\[\],^`]|,(?!\s*+\w++=))++(\^?(?:,[^\[\]]*+)?\])"),
+             r"(?:[^\[\],^]|,(?!\s*+\w++=))++(\^?(?:,[^\[\]]*+)?\])"),
     ("value", rf"\b[a-z][\w-]{{0,40}}::?[^\s\[\]]{{0,500}}\[[^\[\]]*+\]|(?<![\w.-])[A-Za-z][\w.-]*+{_PAGE}"),
-    ("pair", r"(<<[^<>,\n]{1,200},\s*+)(?=\S)[^<>`]++(>>)"), ("pair", r"(\(\()(?!\()[^()\n]++(\)\))(?!\))"),
+    ("pair", r"(<<[^<>,\n]{1,200},\s*+)(?=\S)[^<>]++(>>)"), ("pair", r"(\(\()(?!\()[^()\n]++(\)\))(?!\))"),
     ("value", r"<<[^<>\n]{1,200}>>|\(\(\([^()\n]*+\)\)\)|\[\[[^\[\]\n]++\]\]|\[[.#%][^\[\]\s]*+\]"),
     ("break", r" \+(?=\n|\Z)"), *_MARKDOWN[3:],                            # emphasis and escapes are those of Markdown
 )
@@ -159,7 +165,7 @@ _TEMPLATE: tuple[_Rule, ...] = (
     ("break", r"\{\{~?\s*+(?:else\b|\^\s*+(?=\})|[#/^]\s*+(?:if|unless|each|with|for|foreach|range)\b)[^{}]*+\}\}"),
     ("open", r"\{\{~?\s*+[#^]\s*+[*>]?\s*+([\w.-]++)[^{}]*+\}\}"),
     ("close", r"\{\{~?\s*+/\s*+([\w.-]++)[^{}]*+\}\}"),
-    ("value", r"\{\{\{?[^{}]*+\}\}\}?|\{!![^!{]*+!!\}|\{\$[^{}\n]++\}"),
+    ("value", r"\{\{\{?[^{}]*+(?:\{\{[^{}]*+\}\}[^{}]*+)*+\}\}\}?|\{!![^!{]*+!!\}|\{\$[^{}\n]++\}"),
     ("break", r"<\?php\s++(?:if|else\w*+|end\w++|for\w*+|while|switch|case|[{}])(?:[^?<]|\?(?!>)|<(?!\?))*+\?>"),
     ("value", r"<%[-=](?:[^%<]|%(?!>)|<(?!%))*+%>|<\?(?:php\b|=)(?:[^?<]|\?(?!>)|<(?!\?))*+\?>"),
     ("break", r"<%(?:[^%<]|%(?!>)|<(?!%))*+%>"),
@@ -173,8 +179,11 @@ SYNTAXES: dict[str, tuple[_Rule, ...]] = {
     "chrome": (("value", r"\$[A-Za-z0-9_@]++\$|\$[1-9](?!\d)|\$\$"),),
     "vue": (("value", r"(?<![\w.@])@(?:\.[a-z]++)?:(?:\([^()\n]*+\)|\{[^{}\n]*+\}|[\w-]++(?:\.[\w-]++)*+)"
              r"|\{'[^'\n]*+'\}"),),
-    "printf": (("value", _PRINTF),), "rst": _RST, "markdown": _MARKDOWN, "man": _MAN,
-    "asciidoc": _ASCIIDOC,
+    "printf": (("value", _PRINTF),), "rst": _RST, "markdown": _MARKDOWN,
+    "wiki": _WIKI, "man": _MAN, "asciidoc": _ASCIIDOC,
+    # Variables that are names or numbers after a sign, and options of commands. "50 %" and "$5.00" are none.
+    "names": (("value", r"(?a:(?<![\w%])%[A-Za-z_][\w.-]*\w%?|(?<![\w!<])![a-z_](?:[\w-]*\w)?"
+               r"|(?<![\w$])\$\d{1,2}(?!\w|[.,]\d)|(?<![\w/.-])-[A-Za-z](?![\w-]))"),),
     # In strings of any program, `file' is a quotation, and single asterisks and underscores may be anything.
     "markdown-in-strings": (("value", r"(?<![`\w])`[^`'\s](?:[^`'\n]*+)`(?!`)"), _MARKDOWN_LINK, _MARKDOWN_BOLD),
     "template": _TEMPLATE,
@@ -187,8 +196,8 @@ SYNTAXES: dict[str, tuple[_Rule, ...]] = {
                ("close", rf"(?i:\[/({_BBCODE})\])")),
 }
 """Rules of each syntax. Where several match at the same place, the first one counts."""
-_SIGNS = re.compile(r"[%{}<\[$~`*_|\\@(+]")
-"""Characters of which everything in SYNTAXES has one."""
+SIGNS = re.compile(r"[%{}<\[$~`*_|\\@!(+]|''|(?<!\S)-[A-Za-z]")
+"""One of these is in everything in SYNTAXES."""
 _COUNTERPARTS = {")": "(", "]": "[", "}": "{", ">": "<"}
 
 
@@ -210,23 +219,28 @@ def find_markup(text: str, syntax: Sequence[str]) -> list[Markup]:
     An opening or closing tag without its counterpart is a "value". Directives of strftime count only if there are two
     of them, or if the text has no other letters.
     """
-    if not _SIGNS.search(text):
+    if not SIGNS.search(text):
         return []
     pattern, rules = _compiled(tuple(syntax))
     found: list[Markup] = []
     directives: list[int] = []                                                  # indices in `found`
-    for match in pattern.finditer(text):
-        index = match.lastindex
-        assert index is not None
-        kind, groups, name = rules[index]
-        if kind == "pair":
-            found += [Markup(*match.span(index + 1), "open", match[index + 1]),
-                      Markup(*match.span(index + 2), "close", match[index + 1])]
-            continue
-        if name == "strftime":
-            directives.append(len(found))
-        tag = match[index + 1].lower() if groups else ""
-        found.append(Markup(*match.span(), kind, _COUNTERPARTS.get(tag, tag)))
+
+    def find(begin: int, end: int) -> None:
+        for match in pattern.finditer(text, begin, end):
+            index = match.lastindex
+            assert index is not None
+            kind, groups, name = rules[index]
+            if kind == "pair":
+                found.append(Markup(*match.span(index + 1), "open", match[index + 1]))
+                find(match.end(index + 1), match.start(index + 2))
+                found.append(Markup(*match.span(index + 2), "close", match[index + 1]))
+                continue
+            if name == "strftime":
+                directives.append(len(found))
+            tag = match[index + 1].lower() if groups else ""
+            found.append(Markup(*match.span(), kind, _COUNTERPARTS.get(tag, tag)))
+
+    find(0, len(text))
     ends = element_ends((one.kind, one.name) for one in found)
     paired = {*ends, *ends.values()}
     found = [replace(one, kind="value", name="") if one.kind in ("open", "close") and index not in paired else one

@@ -14,8 +14,9 @@ from seq2seq.formats.spans import blanked
 _VOID_LIST = "area base basefont bgsound br col embed frame hr img input link meta param source track wbr"
 VOID = frozenset(_VOID_LIST.split())
 """Elements of HTML that have no contents and no end tag."""
-UNTRANSLATED = re.compile(r"\btranslate\s*=\s*[\"']?no\b|\bclass\s*=\s*[\"']?[^\"'>]*\bnotranslate\b", re.IGNORECASE)
-"""Attribute in a tag of HTML whose element is not translated."""
+UNTRANSLATED = re.compile(r"\btranslate\s*=\s*[\"']?no\b"
+                          r"|\bclass\s*=\s*[\"']?[^\"'>]*\b(?:no-?|skip)translate\b", re.IGNORECASE)
+"""Attribute in a tag of HTML or XML whose element is not translated, such as `its:translate="no"`."""
 
 # A slash at the end of an unquoted value, as in <a href=/x/>, does not end an empty element.
 _TAG = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z_][\w:.-]{0,80}|[0-9]{1,3})"

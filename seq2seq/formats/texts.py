@@ -6,7 +6,6 @@ import re
 from dataclasses import replace
 
 from seq2seq.formats.block import MAX_LINES, Block, decode, require_count
-from seq2seq.formats.data_values import is_data
 from seq2seq.tokenizers.canonical_text import is_translatable
 
 
@@ -29,11 +28,6 @@ def trim(block: Block) -> tuple[str, Block, str]:
 def is_text(text: str) -> bool:
     """Return True if a string has a letter and no surrogate without its pair, which could not be encoded."""
     return is_translatable(text) and (text.isascii() or not any("\ud800" <= one <= "\udfff" for one in text))
-
-
-def is_message(text: str, key: str = "") -> bool:
-    """Return True if a string is text for people, not data for programs (see `is_data`). key: key of the string."""
-    return is_text(text) and not is_data(text, key)
 
 
 def wrap(text: str, width: int) -> list[str]:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 
 from seq2seq.formats.block import Block, DocumentError
 from seq2seq.formats.spans import Edit
-from seq2seq.formats.texts import is_text
 from seq2seq.formats.tmx_pairs import variant_language
 from seq2seq.formats.units import Unit, unit_of
 from seq2seq.formats.xml_tokens import XmlToken
@@ -42,9 +41,7 @@ class TmxDocument(XmlDocument):
             if variant is None or segment is None:
                 continue
             place = self.xml.span(variant, self.xml.ends[variant])[1]
-            added = unit_of(place, place, self.xml.content(segment), info=(variant, segment))
-            if is_text(added.blocks[0].text):
-                yield added
+            yield unit_of(place, place, self.xml.content(segment), info=(variant, segment))
 
     def _variant(self, unit: int, language: str) -> int | None:
         """Return the first <tuv> element in a language; None if there is none."""

@@ -16,7 +16,7 @@ from typing import Any
 from seq2seq.formats.block import Block
 from seq2seq.formats.plurals import plural_sources
 from seq2seq.formats.spans import Edit, replace_spans
-from seq2seq.formats.texts import decode_text, line_end_of, trim
+from seq2seq.formats.texts import decode_text, is_text, line_end_of, trim
 
 
 @dataclass(slots=True, eq=False)
@@ -64,7 +64,7 @@ class UnitDocument:
     """Document of units, with the interface of `block.Document`.
 
     languages: languages of the texts and of the translation; "" for a language that is not known. text, encoding:
-    decoded document. line_end: its line end. units: units with texts to translate, in order. unread: places of texts
+    decoded document. line_end: its line end. units: units with texts, in order. unread: places of texts
     that `find_units` could not find in the document, and that stay.
     """
 
@@ -76,7 +76,7 @@ class UnitDocument:
         self.left_out: list[str] = []
         self.text, self.encoding = self.decode(data)
         self.line_end = line_end_of(self.text)
-        self.units = list(self.find_units())
+        self.units = [unit for unit in self.find_units() if any(is_text(block.text) for block in unit.blocks)]
         self.blocks = [block for unit in self.units for block in unit.blocks]
         for unit in self.units:
             if unit.plural:
@@ -88,7 +88,7 @@ class UnitDocument:
     # What a format has. The first two are enough for a format of strings.
 
     def find_units(self) -> Iterator[Unit]:
-        """Yield the units of the document in order."""
+        """Yield the units of the document in order. Those without letters are left out afterwards."""
         raise NotImplementedError
 
     def write(self, unit: Unit, block: Block) -> str:

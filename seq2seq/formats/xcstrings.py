@@ -15,7 +15,7 @@ from seq2seq.formats.block import IN_STRINGS, Block, DocumentError, require_coun
 from seq2seq.formats.json_tree import JsonNode, margin_before, parse_json_tree
 from seq2seq.formats.plurals import CATEGORIES, plural_sources
 from seq2seq.formats.spans import Edit
-from seq2seq.formats.texts import is_message, trim
+from seq2seq.formats.texts import trim
 from seq2seq.formats.units import Unit, UnitDocument
 from seq2seq.languages import canonical
 
@@ -45,11 +45,12 @@ class XcstringsDocument(UnitDocument):
                 continue
             found = node.find("localizations", source)
             value = read_any_json(self.text[found.begin:found.end]) if found else {"stringUnit": {"value": key}}
-            texts = [unit for unit in _units(value) if isinstance(unit.get("value"), str) and is_message(unit["value"])]
+            texts = [unit for unit in _units(value) if isinstance(unit.get("value"), str)]
             place = f"line {self.line_at((found or node).begin)}"
             blocks: list[Block] = []
             for unit in texts:
-                before, block, after = trim(Block(unit["value"], place=place, keeps_lines=True, syntax=_SYNTAX))
+                before, block, after = trim(Block(unit["value"], place=place, keeps_lines=True, syntax=_SYNTAX,
+                                                    comment=node.text("comment") or ""))
                 unit["value"] = before, len(blocks), after                      # a tuple, which JSON does not have
                 blocks.append(block)
             if blocks:

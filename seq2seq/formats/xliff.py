@@ -54,17 +54,19 @@ class XliffDocument(XmlDocument):
                 file = index if self._version == "1" and token.local_name == "file" else file
                 if translated[-1] and token.local_name == ("trans-unit" if self._version == "1" else "unit"):
                     holders = [index] if self._version == "1" else self.xml.children(index, "segment")
+                    comment = "\n".join(self.xml.text_of(parent, "note")
+                                        for parent in [index, *self.xml.children(index, "notes")])
                     for holder in holders:
-                        yield from self._unit(holder, file, preserved[-1])
+                        yield from self._unit(holder, file, preserved[-1], comment)
             elif token.kind == "close":
                 translated.pop()
                 preserved.pop()
 
-    def _unit(self, holder: int, file: int, preserved: bool) -> Iterator[Unit]:
+    def _unit(self, holder: int, file: int, preserved: bool, comment: str) -> Iterator[Unit]:
         """Yield the unit of a <trans-unit> (XLIFF 1.2) or <segment> (2.x), unless it is translated already.
 
         file: element that names the languages, <file> (1.2) or <xliff> (2.x). preserved: True if `xml:space` is
-        "preserve", so that line feeds are kept.
+        "preserve", so that line feeds are kept. comment: notes of the developer.
         """
         xml = self.xml
         found = {self.tokens[child].local_name: child for child in xml.children(holder)}
@@ -86,7 +88,7 @@ class XliffDocument(XmlDocument):
         for element in self._segments(copied) or [copied]:
             block = trim(xml.content(element, keeps_lines=keeps_lines))[1]
             if is_text(block.text):
-                blocks.append(replace(block, access_keys="&_~"))
+                blocks.append(replace(block, access_keys="&_~", comment=comment))
                 texts.append(element)
         if blocks:
             self.source_languages.add(self._language(found["source"], file, target=False))

@@ -5,13 +5,14 @@ Parameters: https://developers.deepl.com/docs/xml-and-html-handling/structured-c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from seq2seq.formats.block import Block
 from seq2seq.formats.inline_tags import Tag, element_ends
 from seq2seq.formats.runs import RunDocument, Token
+from seq2seq.formats.tags_in_text import UNTRANSLATED
 from seq2seq.formats.units import Unit
 from seq2seq.formats.xml_tokens import XmlToken, decode_xml, escape_xml, xml_tokens
 
@@ -24,7 +25,8 @@ class XmlOptions:
     """Treatment of elements, by their names. All elements without a rule are inline.
 
     splitting: elements whose texts are apart from the texts around them (`splitting_tags`). non_splitting: elements
-    that are inline in spite of `outline`. ignored: elements whose contents are not translated (`ignore_tags`).
+    that are inline in spite of `outline`. ignored: elements whose contents are not translated (`ignore_tags`), as those
+    with an attribute `translate="no"`.
     outline: True if the structure decides, too: the outermost elements with text of their own are splitting
     (`outline_detection`). split_sentences: "0": the text of an element is one sentence; "1": sentences end at
     punctuation and line feeds; "nonewlines": at punctuation.
@@ -35,6 +37,9 @@ class XmlOptions:
     ignored: frozenset[str] = frozenset()
     outline: bool = True
     split_sentences: SplitSentences = "1"
+
+    def ignores(self, token: XmlToken) -> bool:
+        return token.name in self.ignored or token.kind == "open" and UNTRANSLATED.search(token.raw) is not None
 
 
 class XmlTextDocument(RunDocument):
@@ -66,11 +71,11 @@ class XmlTextDocument(RunDocument):
 def _classified(tokens: Sequence[XmlToken], options: XmlOptions) -> Iterator[Token]:
     """Yield the tokens; those that separate texts have the kind "other". An ignored element is one token."""
     ends = element_ends((token.kind, token.name) for token in tokens)
-    splitting = _splitting(tokens, options)
+    splitting = _splitting(tokens, ends, options)
     index = 0
     while index < len(tokens):
         token = tokens[index]
-        last = ends.get(index, index) if token.name in options.ignored else index
+        last = ends.get(index, index) if options.ignores(token) else index
         raw = "".join(one.raw for one in tokens[index:last + 1])
         if token.kind == "text":
             yield Token("text", raw, "", token.text)
@@ -83,10 +88,10 @@ def _classified(tokens: Sequence[XmlToken], options: XmlOptions) -> Iterator[Tok
         index = last + 1
 
 
-def _splitting(tokens: Sequence[XmlToken], options: XmlOptions) -> set[int]:
+def _splitting(tokens: Sequence[XmlToken], ends: Mapping[int, int], options: XmlOptions) -> set[int]:
     """Return the indices of the tags that separate texts."""
     splitting = options.splitting - options.non_splitting
-    texts = _elements_with_text(tokens, options)
+    texts = _elements_with_text(tokens, ends, options)
     found: set[int] = set()
     # (True if the tags separate texts, True if the text of an element around continues) of each open element
     stack = [(False, not options.outline or None in texts)]
@@ -102,19 +107,19 @@ def _splitting(tokens: Sequence[XmlToken], options: XmlOptions) -> set[int]:
     return found
 
 
-def _elements_with_text(tokens: Sequence[XmlToken], options: XmlOptions) -> set[int | None]:
+def _elements_with_text(tokens: Sequence[XmlToken], ends: Mapping[int, int], options: XmlOptions) -> set[int | None]:
     """Return the elements with text of their own, by the indices of their first tokens; None is the text outside of all
     elements. Text of a `non_splitting` element counts as text of the element around it."""
     found: set[int | None] = set()
     owners: list[int | None] = [None]
-    ignored = 0                                                         # depth of ignored elements
+    ignored = -1                                                        # end of the ignored element
     for index, token in enumerate(tokens):
         if token.kind == "open":
             owners.append(owners[-1] if token.name in options.non_splitting else index)
-            ignored += token.name in options.ignored
+            if options.ignores(token):
+                ignored = max(ignored, ends[index])
         elif token.kind == "close":
             owners.pop()
-            ignored -= token.name in options.ignored
-        elif token.kind == "text" and not ignored and token.text.strip():
+        elif token.kind == "text" and index > ignored and token.text.strip():
             found.add(owners[-1])
     return found

@@ -62,6 +62,10 @@ class XmlFile:
                 index = self.ends[index]
             index += 1
 
+    def text_of(self, parent: int, *names: str) -> str:
+        """Return the text of the child elements with these names."""
+        return "\n".join(self.content(child).text for child in self.children(parent, *names))
+
     def span(self, first: int, last: int) -> tuple[int, int]:
         """Return the span of characters from the token `first` up to and including the token `last`."""
         return self._begins[first], self._begins[last + 1]
@@ -84,6 +88,11 @@ class XmlFile:
         """Return the raw text of the preceding token if it is white space, such as an indentation; else ""."""
         token = self.tokens[index - 1]
         return token.raw if token.kind == "text" and token.raw.isspace() else ""
+
+    def comment_before(self, element: int) -> str:
+        """Return the text of the comment before an element; "" if there is none."""
+        token = self.tokens[element - 1 - bool(self.margin(element))]
+        return token.raw.removeprefix("<!--").removesuffix("-->") if token.kind == "comment" else ""
 
     def content(self, element: int, decode: Callable[[XmlToken], str] = lambda token: token.text,
                 keeps_lines: bool = False) -> Block:
@@ -172,12 +181,11 @@ class XmlDocument(UnitDocument):
         """Return the role of an inline element, and the name that an "open" and its "close" share."""
         return "whole", ""
 
-    def element_unit(self, element: int, is_accepted: Callable[[str], bool], **fields: Any) -> Unit | None:
-        """Return the unit of the contents of an element; None if its text is not accepted. fields: of the `Block`."""
+    def element_unit(self, element: int, **fields: Any) -> Unit | None:
+        """Return the unit of the contents of an element; None if it has none. fields: of the `Block`."""
         if self.tokens[element].kind != "open":
             return None
-        unit = unit_of(*self.xml.inside(element), replace(self.xml.content(element, keeps_lines=True), **fields))
-        return unit if is_accepted(unit.blocks[0].text) else None
+        return unit_of(*self.xml.inside(element), replace(self.xml.content(element, keeps_lines=True), **fields))
 
     def write(self, unit: Unit, block: Block) -> str:
         return self.xml.escape(unit.before) + block.serialize(self.xml.escape) + self.xml.escape(unit.after)

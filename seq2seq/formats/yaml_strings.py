@@ -19,7 +19,6 @@ from ruamel.yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode
 from seq2seq.formats.block import IN_STRINGS, MAX_DEPTH, Block, DocumentError, require_count
 from seq2seq.formats.plurals import CATEGORIES
 from seq2seq.formats.spans import Edit
-from seq2seq.formats.texts import is_message
 from seq2seq.formats.units import Plural, Unit, UnitDocument, unit_of
 from seq2seq.languages import LANGUAGES, main_language
 
@@ -71,10 +70,10 @@ class YamlDocument(UnitDocument):
 
     def _unit(self, node: ScalarNode, key: str = "") -> Unit | None:
         text = node.value
-        if node.tag != _STRING_TAG or not is_message(text, key) or not node.style and _BOOLEAN.fullmatch(text):
+        if node.tag != _STRING_TAG or not node.style and _BOOLEAN.fullmatch(text):
             return None
         return unit_of(*self._span(node), Block(text, place=f"line {node.start_mark.line + 1}", keeps_lines=True,
-                                                syntax=_SYNTAX), info=(None, node))
+                                                syntax=_SYNTAX, key=key), info=(None, node))
 
     def _plural(self, entries: Mapping[str, tuple[Node, ScalarNode]]) -> Iterator[Unit]:
         """Yield the units of a plural. entries: key and value of each category."""

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from seq2seq.formats.block import Block, Document
 from seq2seq.formats.html import HtmlDocument
-from seq2seq.formats.texts import is_text
 from seq2seq.formats.units import Unit, UnitDocument, unit_of
 
 
@@ -26,8 +25,7 @@ class WholeText(UnitDocument):
         super().__init__(data)
 
     def find_units(self) -> Iterator[Unit]:
-        if is_text(self.text):
-            yield unit_of(0, len(self.text), Block(self.text, place="text", split=self._split))
+        yield unit_of(0, len(self.text), Block(self.text, place="text", split=self._split, may_be_data=False))
 
     def write(self, unit: Unit, block: Block) -> str:
         return unit.before + block.text + unit.after

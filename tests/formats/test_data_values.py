@@ -5,10 +5,20 @@ import json
 import pytest
 from unchanged_documents import texts
 
+from seq2seq.documents.divided_document import DividedDocument
+from seq2seq.documents.preparation import prepare
+from seq2seq.formats.block import Block
 from seq2seq.formats.json_strings import JsonDocument
 from seq2seq.formats.properties import PropertiesDocument
-from seq2seq.formats.texts import is_message
+from seq2seq.formats.registry import parse
+from seq2seq.formats.texts import is_text
 from seq2seq.formats.yaml_strings import YamlDocument
+
+
+def is_message(text, key=""):
+    """Return True if a string is translated."""
+    return is_text(text) and bool(prepare(Block(text, key=key)).pieces)
+
 
 # Kind: data of this kind, and similar texts, separated by |.
 STRINGS = {
@@ -64,6 +74,9 @@ STRINGS = {
     "codes, keys and requests": (
         "UTF-8|utf-8|ISO-8859-1|SHA256|MP3|Ctrl+S|CmdOrCtrl+Shift+P|getDogs()|onClick(event);|GET /api/dogs",
         "A-B|KEY|C++|Press Ctrl+S now|Dogs()|GET it|Dog+Cat"),
+    "lists of data": (
+        "Ctrl+C, Ctrl+V|image/png; image/jpeg|README.md LICENSE.txt|UTF-8\nUTF-16|a.b.c,\nsnake_case\n",
+        "README.md, please|Ctrl+C or Ctrl+V|5 km|3.5 km|10 GB|en 2020|Ctrl+C, copy"),
     "icons": (
         "fa-home|fas fa-home|fa fa-lg fa-home|mdi:home-outline|mdi-home|glyphicon glyphicon-ok|icon-user",
         "home|Icon|iconic|key:value pairs"),
@@ -126,3 +139,100 @@ def test_hostile_strings_take_linear_time(text):
     ("country", "Germany", False)])
 def test_a_key_tells_that_a_short_string_is_data(key, text, is_data):
     assert is_message(text, key) is not is_data
+
+
+ONE_OF_EACH = {
+    "po": 'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n\nmsgid "{}"\nmsgstr ""\n',
+    "ts": '<TS><context><message><source>{}</source><translation type="unfinished"/></message></context></TS>',
+    "xliff": '<xliff version="1.2"><file><body><trans-unit id="1"><source>{}</source></trans-unit></body></file>'
+             "</xliff>",
+    "tmx": '<tmx version="1.4"><body><tu><tuv xml:lang="en"><seg>{}</seg></tuv></tu></body></tmx>',
+    "resx": '<root><data name="A"><value>{}</value></data></root>',
+    "android": '<resources><string name="a">{}</string></resources>',
+    "stringsdict": "<plist><dict><key>a</key><string>{}</string></dict></plist>",
+    "strings": '"a" = "{}";\n',
+    "xcstrings": '{{"sourceLanguage": "en", "strings": {{"{}": {{}}}}}}',
+    "properties": "a={}\n",
+    "json": '{{"a": "{}"}}',
+    "yaml": 'a: "{}"\n',
+    "csv": 'en,de\n"{}",\n',
+    "html": "<p>{}</p><p><b>{}</b></p>",
+    "markdown": "- {}\n",
+    "srt": "1\n00:00:01,000 --> 00:00:02,000\n{}\n",
+}
+
+
+@pytest.mark.parametrize("text", [
+    "Ctrl+Q", "yyyy-MM-dd", "image/png", "README.md", "UTF-8", "Ctrl+C, Ctrl+V", "#ff0000"])
+@pytest.mark.parametrize("format", ONE_OF_EACH)
+def test_every_format_keeps_data(format, text):
+    data = ONE_OF_EACH[format].format(text, text).encode()
+    divided = DividedDocument(parse(data, format, "name", "en", "de"))
+    assert divided.sentences == []
+    assert divided.join([], "de") == data
+
+
+@pytest.mark.parametrize("text", ["OK", "Name", "E-mail", "N/A", "Red", "Ctrl", "Wi-Fi", "5 km", "Press Ctrl+Q"])
+@pytest.mark.parametrize("format", ONE_OF_EACH)
+def test_every_format_translates_labels(format, text):
+    data = ONE_OF_EACH[format].format(text, text).encode()
+    assert set(DividedDocument(parse(data, format, "name", "en", "de")).sentences) == {text}
+
+
+@pytest.mark.parametrize(("text", "sentences"), [
+    ("_File", ["File"]), ("E_xit", ["Exit"]), ("user_id", []), ("_en", []), ("yyyy\\nHH:mm", []),
+    ("Open\\tCtrl+O", ["Open"])])
+def test_a_label_with_an_access_key_is_no_name(text, sentences):
+    data = ONE_OF_EACH["po"].format(text).encode()
+    assert DividedDocument(parse(data, "po", "name", "en", "de")).sentences == sentences
+
+
+def test_a_segment_of_data_is_copied_to_the_target():
+    data = (b'<xliff version="1.2"><file><body><trans-unit id="1"><source>Key Ctrl+Q</source><seg-source>'
+            b'<mrk mtype="seg">Key</mrk> <mrk mtype="seg">Ctrl+Q</mrk></seg-source></trans-unit></body></file></xliff>')
+    divided = DividedDocument(parse(data, "xliff", "name", "en", "de"))
+    assert divided.sentences == ["Key"]
+    assert b'<mrk mtype="seg">TASTE</mrk> <mrk mtype="seg">Ctrl+Q</mrk></target>' in divided.join(["TASTE"], "de")
+
+
+def test_a_word_of_a_reader_is_translated_whatever_its_form():
+    assert DividedDocument(parse(b"eu\nen_US\n", "text", "name", "pt", "de")).sentences == ["eu", "en_US"]
+
+
+WITH_COMMENT = {
+    "po": '#. {1}\nmsgid "{0}"\nmsgstr ""\n',
+    "ts": "<TS><context><message><source>{0}</source><extracomment>{1}</extracomment>"
+          '<translation type="unfinished"/></message></context></TS>',
+    "xliff": '<xliff version="1.2"><file><body><trans-unit id="1"><source>{0}</source><note>{1}</note></trans-unit>'
+             "</body></file></xliff>",
+    "resx": '<root><data name="A"><value>{0}</value><comment>{1}</comment></data></root>',
+    "strings": '/* {1} */\n"a" = "{0}";\n',
+    "properties": "# {1}\na={0}\n",
+    "android": '<resources>\n<!-- {1} -->\n<string name="a">{0}</string></resources>',
+}
+
+
+@pytest.mark.parametrize("comment", [
+    "{Locked}", "Do not translate.", "[DO NOT TRANSLATE]", "A product. Don't translate this string", "Not translatable"
+])
+@pytest.mark.parametrize("format", WITH_COMMENT)
+def test_a_text_that_its_developer_asks_to_keep_stays(format, comment):
+    data = WITH_COMMENT[format].format("Two dogs", comment).encode()
+    assert DividedDocument(parse(data, format, "name", "en", "de")).sentences == []
+
+
+@pytest.mark.parametrize("comment", [
+    "{Locked='Red Car'}", "{Locked='Red', 'Red Car'} of {Locked='x'}", "Name. {MaxLength=20} {Placeholder='Red Car'}"])
+@pytest.mark.parametrize("format", WITH_COMMENT)
+def test_words_that_a_developer_locks_stay(format, comment):
+    data = WITH_COMMENT[format].format("Open the Red Car", comment).encode()
+    divided = DividedDocument(parse(data, format, "name", "en", "de"))
+    assert divided.sentences == ["Open the {0}"]
+    assert b"Red Car AUF" in divided.join(["{0} AUF"], "de")
+
+
+@pytest.mark.parametrize("comment", ["{Locked=qps-ploc}", "Do not translate dogs as cats", "Dogs", ""])
+@pytest.mark.parametrize("format", WITH_COMMENT)
+def test_other_comments_change_nothing(format, comment):
+    data = WITH_COMMENT[format].format("Two dogs", comment).encode()
+    assert DividedDocument(parse(data, format, "name", "en", "de")).sentences == ["Two dogs"]

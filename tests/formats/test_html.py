@@ -216,8 +216,9 @@ def test_unknown_elements_are_inline_and_ruby_text_is_no_part_of_a_sentence(sour
     ("Click <img src=a> here", ["Click here"]),
     # Parts of a word
     ("<span>T</span>wo dogs", ["Two dogs"]), ("<span>Tw</span><span>o dogs</span>", ["Two dogs"]),
-    ("Mc<b>D</b>onald", ["McDonald"]), ("<b>US</b><i>A</i>", ["USA"]), ("H<sub>2</sub>O", ["H2O"]), ("a<wbr>b", ["ab"]),
-    ("<a>dog</a>s", ["dogs"]), ("<b>3.</b><i>5 km</i>", ["3.5 km"]), ("<i>e.</i><i>g.</i>", ["e.g."])])
+    ("Mc<b>D</b>onald eats", ["McDonald eats"]), ("<b>US</b><i>A</i>", ["USA"]),
+    ("H<sub>2</sub>O boils", ["H2O boils"]), ("a<wbr>b", ["ab"]), ("<a>dog</a>s", ["dogs"]),
+    ("<b>3.</b><i>5 km</i>", ["3.5 km"]), ("<i>e.</i><i>g.</i>", ["e.g."])])
 def test_neighbours_are_texts_of_their_own_unless_they_may_be_parts_of_a_word(source, sentences):
     document = DividedDocument(HtmlDocument(f"<p>{source}</p>".encode()))
     assert document.sentences == sentences
@@ -285,6 +286,20 @@ def test_what_only_begins_like_template_code_hides_no_text(source, expected):
     assert expected in translated(source)
 
 
+@pytest.mark.parametrize(("page", "language", "expected"), [
+    ("<html><p>x</p>", "ar", '<html dir="rtl"><p>X</p>'),
+    ("<HTML lang=en>x</HTML>", "he", '<HTML dir="rtl" lang=he>X</HTML>'),
+    ('<html lang="en" dir="ltr"><body dir=ltr>x', "fa", '<html lang="fa" dir="rtl"><body dir=rtl>X'),
+    ('<html dir="rtl"><p>x</p>', "de", '<html dir="ltr"><p>X</p>'), ('<html dir="auto">x', "de", '<html dir="auto">X'),
+    ('<p dir="ltr">x</p>', "ur", '<p dir="ltr">X</p>'),
+    ('<p lang="en" dir="ltr">x</p>', "ur", '<p lang="ur" dir="rtl">X</p>'),
+    ("<html>x", "az-Arab", '<html dir="rtl">X'), ("<html>x", "uz-Latn", "<html>X"), ("<html>x", "ku", "<html>X")])
+def test_a_page_has_the_direction_of_its_language(page, language, expected):
+    divided = DividedDocument(HtmlDocument(page.encode(), "en", language))
+    assert divided.join(divided.sentences, language).decode() == page
+    assert divided.join(list(map(str.upper, divided.sentences)), language).decode() == expected
+
+
 @pytest.mark.parametrize("root, expected", [
     ('<html lang="de">', '<html lang="fr">'), ("<HTML dir=ltr LANG='de-DE' >", "<HTML dir=ltr LANG='fr' >"),
     ('<html xml:lang="de" lang="de" data-lang="de">', '<html xml:lang="fr" lang="fr" data-lang="de">'),
@@ -295,7 +310,8 @@ def test_the_root_element_of_a_translated_page_has_the_target_language(root, exp
     document = HtmlDocument(page.encode())
     assert document.render(document.blocks, "fr").decode() == page
     blocks = [replace(block, text="Un chien.") for block in document.blocks]
-    assert document.render(blocks, "fr").decode() == page.replace(root, expected).replace("Ein Hund.", "Un chien.")
+    assert document.render(blocks, "fr").decode() == page.replace(root, expected).replace(
+        "Ein Hund.", "Un chien.").replace('<body lang="de">', '<body lang="fr">')
 
 
 @pytest.mark.parametrize(("source", "sentences", "expected"), [
@@ -348,3 +364,27 @@ def test_the_name_of_a_glyph_is_kept(icon, is_icon):
 ])
 def test_a_character_that_the_source_writes_as_a_reference_is_written_so_again(source, expected):
     assert translated(source) == expected
+
+
+@pytest.mark.parametrize(("source", "expected"), [
+    ('<p lang="de">Zwei Hunde</p><p>two dogs</p>', '<p lang="de">Zwei Hunde</p><p>TWO DOGS</p>'),
+    ('<p lang="en">two dogs</p>', '<p lang="fr">TWO DOGS</p>'),
+    ('<p xml:lang="en-GB">two</p>', '<p xml:lang="fr">TWO</p>'),
+    ('<p>so <i lang="la">ad hoc</i> it is</p>', '<p>SO <i lang="la">ad hoc</i> IT IS</p>'),
+    ('<p>a <span class=x LANG=en>red</span> car</p>', '<p>A <span class=x LANG=fr>RED</span> CAR</p>'),
+    ('<div lang="de">Hunde <p lang="en">dogs</p> Hunde</div><p>dogs</p>',
+     '<div lang="de">Hunde <p lang="fr">DOGS</p> Hunde</div><p>DOGS</p>'),
+    ('<div lang="de"><p lang="es">perros</p>Hunde</div>', '<div lang="de"><p lang="es">perros</p>Hunde</div>'),
+    ('<div translate="no" lang="en">dogs<p lang="en">dogs</p></div>',
+     '<div translate="no" lang="en">dogs<p lang="en">dogs</p></div>'),
+    ('<html lang="de"><body lang="de"><p>dogs</p></body></html>',
+     '<html lang="fr"><body lang="fr"><p>DOGS</p></body></html>'),
+    ('<ul><li><a lang="de" hreflang="de">Deutsch</a></li><li><a hreflang="en">dogs</a></li></ul>',
+     '<ul><li><a lang="de" hreflang="de">Deutsch</a></li><li><a hreflang="en">DOGS</a></li></ul>'),
+    ('<pre lang="en">dogs</pre><p lang="und">dogs</p>', '<pre lang="en">dogs</pre><p lang="und">DOGS</p>'),
+    ('<p>a <b its:translate="no">dog</b> and <b class="skiptranslate">one</b> <b class="x no-translate">two</b></p>',
+     '<p>A <b its:translate="no">dog</b> AND <b class="skiptranslate">one</b> <b class="x no-translate">two</b></p>')])
+def test_parts_in_another_language_stay_and_translated_parts_name_the_target_language(source, expected):
+    divided = DividedDocument(HtmlDocument(source.encode(), "en", "fr"))
+    assert divided.join(divided.sentences, "fr").decode() == source
+    assert divided.join(list(map(str.upper, divided.sentences)), "fr").decode() == expected

@@ -27,7 +27,7 @@ def test_characters_are_escaped_as_in_the_document(source, expected):
 
 
 def test_encoded_data_longer_than_a_block_is_not_text():
-    assert JsonDocument(b'["' + b"QUJD" * 300_000 + b'"]').blocks == []
+    assert texts(JsonDocument(b'["' + b"QUJD" * 300_000 + b'"]')) == []
 
 
 VALUES = st.recursive(st.none() | st.integers() | st.text("ab {}[],:\"\\\n", max_size=20), lambda inner: st.lists(

@@ -40,7 +40,8 @@ def structure(source):
     ("ein $$\\frac{a}{b}$$ Text", "EIN $$\\frac{a}{b}$$ TEXT"),
     ("> [!NOTE]\n> a\n> b\n", "> [!NOTE]\n> A B\n"), ("---\na: b\n---\nc\n", "---\na: b\n---\nC\n"),
     ("+++\na\n+++\nb", "+++\na\n+++\nB"),
-    ("a \\* b &amp; c", "A \\* B &amp; C"), ("ein &lt;b> c", "EIN &lt;B> C"), ("a_b snake_case", "A_B SNAKE_CASE"),
+    ("a \\* b &amp; c", "A \\* B &amp; C"), ("ein &lt;b> c", "EIN &lt;B> C"),
+    ("a_b or snake_case", "A_B OR SNAKE_CASE"),
     ("\ufeff# a", "\ufeff# A"), ("# 1 #", "# 1 #"), ("# #", "# #"), ("a\n\n\tcode\n", "A\n\n\tcode\n"),
 ])
 def test_text_is_translated_and_markup_is_kept(source, expected):
@@ -58,7 +59,7 @@ def test_text_is_translated_and_markup_is_kept(source, expected):
     ("> [^1]: a a\n>\n>     b\n\n    code\n", "> [^1]: A A\n>\n>     B\n\n    code\n"),
     ("- [^1]: a a\n\n      b\n\n          code\n", "- [^1]: A A\n\n      B\n\n          code\n"),
     ("- [^1]: a a\n\n-     code\n", "- [^1]: A A\n\n-     code\n"),
-    ("a\n\n [^1]: https://a.b\n\n    c\n", "A\n\n [^1]: HTTPS://A.B\n\n    C\n"),
+    ("a\n\n [^1]: https://a.b\n\n    c\n", "A\n\n [^1]: https://a.b\n\n    C\n"),
     ('!!! note "Title"\n    a\n\n    b\n', '!!! note "TITLE"\n    A\n\n    B\n'),
     ("Term\n: a\n\n    b\n", "TERM\n: A\n\n    B\n"),
     ("a [^1]\n\n    code\n", "A [^1]\n\n    code\n"), ("!!!\n\n    code\n", "!!!\n\n    code\n"),
@@ -407,7 +408,7 @@ def test_blocks_and_tags_of_extensions_are_found_again(source):
     ("\\# a \\+ b\\_c &copy;", "\\# A \\+ B\\_C &copy;"), ("## \\@a \\~b\\~", "## \\@A \\~B\\~"),
     ("| \\{a\\} | b \\| c |\n|-|-|\n", "| \\{A\\} | B \\| C |\n|-|-|\n"), ("![\\{a\\} b](c)", "![\\{A\\} B](c)"),
     # A mark of CommonMark that is also text without its escape
-    ("a\\. b\\-c - d.", "A. B-C - D."), ("b\\_c a_d", "B_C A_D"),
+    ("a\\. b\\-c - d.", "A. B-C - D."), ("b\\_c or a_d", "B_C OR A_D"),
 ])
 def test_a_character_that_the_source_escapes_is_escaped_again(source, expected):
     assert upper(source) == expected

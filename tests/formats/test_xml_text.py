@@ -67,6 +67,8 @@ def translated(source, translate=str.upper, **options):
     ("<p><x>One <y>two</y></x></p>", {"ignored": "x"}, [], "<p><x>One <y>two</y></x></p>"),
     ("<p><x>a <x>b</x> c</x> One</p>", {"ignored": "x"}, ["One"], "<p><x>a <x>b</x> c</x> ONE</p>"),
     ("One <x>two</x>", {"ignored": "x", "splitting": "x"}, ["One"], "ONE <x>two</x>"),
+    ('<p>One <y translate="no">two</y> <z its:translate="no">two</z></p>', {}, ["One"],
+     '<p>ONE <y translate="no">two</y> <z its:translate="no">two</z></p>'),
     ("<a:b>One <c:d e='>'>two</c:d></a:b>", {}, ["One two"], "<a:b>ONE <c:d e='>'>TWO</c:d></a:b>"),
     # Sentences
     ("<p>One. Two.\nThree</p>", {"split_sentences": "0"}, ["One. Two. Three"], "<p>ONE. TWO. THREE</p>"),
