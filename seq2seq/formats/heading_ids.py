@@ -22,7 +22,8 @@ _LINK = re.compile(r"(?<!`)(?P<ticks>`++)(?s:.{0,1000}?)(?<!`)(?P=ticks)(?!`)"
                    r"|(?:\]\([ \t]*+<?|^[ \t>]{0,20}\[[^\]\n]{1,200}\]:[ \t]*+<?|\bhref\s*+=\s*+[\"']?)"
                    r"#(?P<id>[\w%-][^\s()<>\"']*+)", re.MULTILINE)
 """Code, or the destination of a link."""
-_GIVEN = re.compile(r"(?:\b(?:id|name)\s*+=\s*+[\"']?|\{[^{}\n]{0,200}?#|^[ \t]*+\()([^\s\"'<>{}()]++)", re.MULTILINE)
+_GIVEN = re.compile(r"(?:<[A-Za-z][^<>]{0,300}?\s(?:id|name)\s*+=\s*+[\"']?|\{[^{}\n]{0,200}?#"
+                    r"|^[ \t]*+\((?=[^()\n]{1,200}\)=))([^\s\"'<>{}()]++)", re.MULTILINE)
 """Identifier that the document gives."""
 
 
@@ -32,9 +33,9 @@ def with_moved_links(source: str, translated: str, parse: Callable[[str], Sequen
     if not any(match["id"] for match in _LINK.finditer(source)):
         return translated, []
     old, new = parse(source), parse(translated)
-    moved = _moved(_ids(old), _ids(new))
-    for given in _GIVEN.findall(source):
-        moved[given] = given
+    headings = list(zip(_ids(old), _ids(new), strict=False)) if len(_ids(old)) == len(_ids(new)) else []
+    moved = {_single(before): _single(after) for before, after in headings} | dict(headings)
+    moved |= {given: given for given in _GIVEN.findall(_without_code(source, old))}
     edits: list[Edit] = []
     for begin, link in _links(translated, new):
         name = link if link in moved else unquote(link).lower()
@@ -43,13 +44,6 @@ def with_moved_links(source: str, translated: str, parse: Callable[[str], Sequen
             edits.append((begin, begin + len(link), target if link == unquote(link) else quote(target)))
     unknown = [begin for begin, link in _links(source, old) if not {link, unquote(link).lower()} & moved.keys()]
     return replace_spans(translated, edits), unknown
-
-
-def _moved(old: Sequence[str], new: Sequence[str]) -> dict[str, str]:
-    """Return the new identifiers by the old ones; none if the headings do not correspond."""
-    if len(old) != len(new):
-        return {}
-    return {**dict(zip(map(_single, old), map(_single, new), strict=True)), **dict(zip(old, new, strict=True))}
 
 
 def _single(name: str) -> str:
@@ -63,9 +57,8 @@ def _ids(tokens: Sequence[Token]) -> list[str]:
     ids: list[str] = []
     for heading, inline in pairwise(tokens):
         if heading.type == "heading_open":
-            text = "".join(_shown(token, inline.content) for token in inline.children or [])
-            name = "".join(one for one in text.lower() if one in "_- " or unicodedata.category(one)[0] in "LMN")
-            name = name.replace(" ", "-")
+            text = "".join(_shown(token, inline.content) for token in inline.children or []).lower().replace(" ", "-")
+            name = "".join(one for one in text if one in "_-" or unicodedata.category(one)[0] in "LMN")
             ids.append(f"{name}-{names[name]}" if names[name] else name)
             names[name] += 1
     return ids
@@ -80,8 +73,12 @@ def _shown(token: Token, source: str) -> str:
 
 
 def _links(source: str, tokens: Sequence[Token]) -> list[tuple[int, str]]:
-    """Return the places of the fragments of all links within the document, and the fragments, without code."""
+    """Return the places of the fragments of all links within the document, and the fragments."""
+    return [(match.start("id"), match["id"]) for match in _LINK.finditer(_without_code(source, tokens)) if match["id"]]
+
+
+def _without_code(source: str, tokens: Sequence[Token]) -> str:
+    """Return a document with spaces in place of its blocks of code."""
     begins = [0, *(match.end() for match in re.finditer(r"\r\n|\r|\n", source)), len(source)]
     code = [token.map for token in tokens if token.type in ("fence", "code_block") and token.map]
-    text = blanked(source, [(begins[first], begins[min(last, len(begins) - 1)]) for first, last in code])
-    return [(match.start("id"), match["id"]) for match in _LINK.finditer(text) if match["id"]]
+    return blanked(source, [(begins[first], begins[min(last, len(begins) - 1)]) for first, last in code])

@@ -54,11 +54,9 @@ _ADDRESS = re.compile(r"(?:https?://|www\.|[@#])\S+")
 _REFERENCE = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,40});")
 _MAX_KEPT = 20
 """Maximum number of tokens of an element that is kept because of its short text."""
-_NOTE_SIGN = re.compile(r"[\W_]*+(?:\d[\d\W_]*+[a-z]?|[a-z]|[ivxlc]{1,7})?[\W_]*|\[\w{1,12}\s\d{1,4}\]",
-                        re.IGNORECASE)
+_NOTE_SIGN = re.compile(r"(?i)[\W_]*+(?:\d[\d\W_]*+[a-z]?|[a-z]|[ivxlc]{1,7})?[\W_]*|\[\w{1,12}\s\d{1,4}\]")
 """Text of a reference to a note: a sign, number or letter."""
-_NOTE = re.compile(r"[\s:](?:type|role)\s*=\s*[\"']?(?:[\w-]++\s)*(?:doc-)?(?:noteref|pagebreak|backlink)\b",
-                   re.IGNORECASE)
+_NOTE = re.compile(r"(?i)[\s:](?:type|role)\s*=\s*[\"']?(?:[\w-]++\s)*(?:doc-)?(?:noteref|pagebreak|backlink)\b")
 _LINK_TO_PART = re.compile(r"\shref\s*=\s*[\"']?[^\s\"'>#]*#", re.IGNORECASE)
 _EXPONENT = re.compile(r"[-+\u2212\u2013]?\d*[-+\u2212\u2013]?")
 _SYMBOL = re.compile(r"(?<![^\W_])[^\W_]{1,2}\Z")

@@ -25,7 +25,11 @@ _ESCAPED = str.maketrans({character: f"\\{letter}" for letter, character in CONT
 _FIELD = r"(?mi)(?:^|\"|\\n)%s:((?:[^\"\\\n]|\\[^n]|\"[ \t]*+\r?\n[ \t]*+\")*+)(?=\\n|\"[ \t]*+\r?$)"
 """Value of a field in the header, as it stands in the document."""
 _RULE = re.compile(r"nplurals\s*+=\s*+[1-9]\d*+\s*+;\s*+plural\s*+=(?!\s*+EXPRESSION)")
-_SPHINX = re.compile(r"\.rst:|:docstring of ")
+_FILES = {"rst": r"\.rst:|:docstring of ", "markdown": r"\.md:", "asciidoc": r"\.(?:adoc|asciidoc|asc|txt):"}
+"""References to documents by their syntax."""
+_PO4A = re.compile(r"\btype: (?!Content of:|Attribute '|Hash Value|Array Element)")
+"""Comment of po4a on a text that is not from XML or YAML. It is from a manual page unless the references name another
+document."""
 _WIDTH = 77
 """Maximum number of characters between the quotes of a wrapped line, as in files that gettext writes."""
 
@@ -159,7 +163,10 @@ class PoDocument(UnitDocument):
 
 def _documentation(message: Message) -> tuple[str, ...]:
     """Return the syntax of the document that a message is from, if it is one."""
-    return ("rst",) if _SPHINX.search(message.references) else ("markdown",) if ".md:" in message.references else ()
+    found = next((name for name, pattern in _FILES.items() if re.search(pattern, message.references)), "")
+    if _PO4A.search(message.comment):
+        return (found or "man",)
+    return (found,) if found in ("rst", "markdown") else ()
 
 
 def _formats(message: Message) -> list[str]:

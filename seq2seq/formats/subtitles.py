@@ -59,8 +59,6 @@ _DESCRIPTION = re.compile("(?:[(\uff08][^()\uff08\uff09]{1,200}[)\uff09]"
                           "|[\\[\u3010\uff3b][^\\[\\]\u3010\u3011\uff3b\uff3d]{1,200}[\\]\u3011\uff3d])(?![:\uff1a])"
                           f"|[{_MUSIC}][^{_MUSIC}\\r\\n]{{1,200}}[{_MUSIC}]++|#\\s[^#\\r\\n]{{1,200}}\\s#")
 """Description of a sound, such as [door opens], or a song."""
-_MAX_DESCRIBED = 2_000
-"""Maximum length of the source of a cue in which descriptions are found, because each takes linear time."""
 _DIRECTION = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _SENTENCE_END = re.compile(rf"[{SENTENCE_MARKS}\u3002\uff01\uff1f{_MUSIC})\]]"
                            r"[\"'\u201d\u2019\u00bb\u300d\u300f)\]]*\Z")
@@ -223,7 +221,8 @@ class _SubtitleDocument(UnitDocument):
         A description is at the beginning or the end of the words, has a line of its own, or follows a sentence. One in
         round brackets can also be a part of a sentence, unless the next one begins after it.
         """
-        for match in _DESCRIPTION.finditer(raw, begin, min(end, begin + _MAX_DESCRIBED)):
+        end = min(end, begin + 2_000)                                   # because each takes linear time
+        for match in _DESCRIPTION.finditer(raw, begin, end):
             before, after = self._plain(raw[begin:match.start()]), self._plain(raw[match.end():end])
             said = before[self._end_of_lead(before):].strip()
             is_first, is_last = not is_translatable(said), not is_translatable(after)

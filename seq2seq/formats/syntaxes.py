@@ -123,6 +123,31 @@ _WIKI: tuple[_Rule, ...] = (
     ("pair", r"(\[\[[^\[\]|\n]++\|)[^\[\]|\n]++(\]\])"),
     ("pair", r"(?<![\w'])(?P<quotes>''{1,4})(?=[^\s'])(?:[^']|'(?!'))*+(?<=\S)((?P=quotes))(?![\w'])"),
 )
+# Documents as po4a has them in catalogues: manual pages and POD, AsciiDoc. In a manual page, a single word in bold is
+# the name of a command or an option.
+_PAGE = r"\([1-9][a-z]{0,4}\)"
+_ROMAN = r"\\f(?:[PR1]|\[\w*+\])"
+_MAN: tuple[_Rule, ...] = (
+    ("value", r"E<lt>[^<>\n]{1,80}E<gt>|[A-Z]<<++\s[^\n]{1,500}?\s>>++|[CFLXZE]<[^<>]*+>"),
+    ("value", rf"B<(?:(?:\\ |[^\s<>])++|[^<>]*?\s-[^\s<>][^<>]*+)>(?:{_PAGE})?"),
+    ("open", "(?:[BIRS]|CW)(<)"), ("close", "(>)"),
+    ("value", rf"\\f(?:[B3]|\[B\])(?:[^\s\\]|\\[- ])++{_ROMAN}(?:{_PAGE})?"),
+    ("value", rf"\\f(?:C|\(C.|\[C.?\])[^\n]{{1,200}}?{_ROMAN}"),
+    ("open", r"(\\f)(?:[BI2-4]|\(\w\w|\[\w++\])"), ("close", rf"(?=(\\f)){_ROMAN}"),
+    ("value", rf"(?<![\w.:-])[A-Za-z][\w.:-]*+(?:(?:\\-[\w.=]*+)++|{_PAGE})|(?:\\-[\w.=]*+)++"),
+    ("value", r"\\(?:\*?\(..|\*?\[[^\]\s]++\]|\*.|s[-+]?\d|[^\w\s]|[eftc0](?!\w))"),
+)
+_ASCIIDOC: tuple[_Rule, ...] = (
+    ("pair", r"([\"']`)(?=\S)[^`]++(`[\"'])"),
+    ("value", r"(?<![\w`\\])(?:``(?=[^\s`])[^`\n]++``|`(?=[^\s`'])[^`\n]++`)(?![\w`])"
+              r"|(?<![\w+])(?:\+\+\+[^+\n]++\+\+\+|\+\+[^+\n]++\+\+|\+(?=[^\s+])[^+\n]++\+)(?![\w+])"),
+    ("pair", r"(\b(?:link|xref|mailto|https?|ftp|footnote):[^\s\[\]]{0,500}\[)(?=[^\[\],\s])"
+             r"(?:[^\[\],^]|,(?!\s*+\w++=))++(\^?(?:,[^\[\]]*+)?\])"),
+    ("value", rf"\b[a-z][\w-]{{0,40}}::?[^\s\[\]]{{0,500}}\[[^\[\]]*+\]|(?<![\w.-])[A-Za-z][\w.-]*+{_PAGE}"),
+    ("pair", r"(<<[^<>,\n]{1,200},\s*+)(?=\S)[^<>]++(>>)"), ("pair", r"(\(\()(?!\()[^()\n]++(\)\))(?!\))"),
+    ("value", r"<<[^<>\n]{1,200}>>|\(\(\([^()\n]*+\)\)\)|\[\[[^\[\]\n]++\]\]|\[[.#%][^\[\]\s]*+\]"),
+    ("break", r" \+(?=\n|\Z)"), *_MARKDOWN[3:],                            # emphasis and escapes are those of Markdown
+)
 _BBCODE = ("b|i|u|s|url|quote|size|colou?r|list|center|left|right|spoiler|table|tr|td|th|font|email|sub|sup|h[1-6]|"
            "pre|indent|li|ol|ul|strike|align|user")
 # Contents of a tag of a template language. The next beginning of a tag ends them, so that a search takes linear time.
@@ -155,7 +180,7 @@ SYNTAXES: dict[str, tuple[_Rule, ...]] = {
     "vue": (("value", r"(?<![\w.@])@(?:\.[a-z]++)?:(?:\([^()\n]*+\)|\{[^{}\n]*+\}|[\w-]++(?:\.[\w-]++)*+)"
              r"|\{'[^'\n]*+'\}"),),
     "printf": (("value", _PRINTF),), "rst": _RST, "markdown": _MARKDOWN,
-    "wiki": _WIKI,
+    "wiki": _WIKI, "man": _MAN, "asciidoc": _ASCIIDOC,
     # Variables that are names or numbers after a sign, and options of commands. "50 %" and "$5.00" are none.
     "names": (("value", r"(?a:(?<![\w%])%[A-Za-z_][\w.-]*\w%?|(?<![\w!<])![a-z_](?:[\w-]*\w)?"
                r"|(?<![\w$])\$\d{1,2}(?!\w|[.,]\d)|(?<![\w/.-])-[A-Za-z](?![\w-]))"),),
@@ -171,7 +196,7 @@ SYNTAXES: dict[str, tuple[_Rule, ...]] = {
                ("close", rf"(?i:\[/({_BBCODE})\])")),
 }
 """Rules of each syntax. Where several match at the same place, the first one counts."""
-SIGNS = re.compile(r"[%{}<\[$~`*_|\\@!]|''|(?<!\S)-[A-Za-z]")
+SIGNS = re.compile(r"[%{}<\[$~`*_|\\@!(+]|''|(?<!\S)-[A-Za-z]")
 """One of these is in everything in SYNTAXES."""
 _COUNTERPARTS = {")": "(", "]": "[", "}": "{", ">": "<"}
 
