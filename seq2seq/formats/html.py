@@ -349,10 +349,8 @@ def _is_reference(tokens: list[Token], begin: int, sign: str) -> bool:
     a document whose number touches a word. In "see section <a>2</a>" the number is part of the text.
     """
     token = tokens[begin]
-    last = begin - 1
-    while last > 0 and tokens[last].kind == "close" and tokens[last].name not in _BLOCK and tokens[last].name != "sup":
-        last -= 1
-    before = tokens[last].text if last >= 0 else ""
+    closed = [one for one in tokens[max(0, begin - 5):begin] if one.kind != "close" or one.name in _BLOCK | {"sup"}]
+    before = closed[-1].text if closed else ""
     if _NOTE.search(token.raw):
         return True
     if token.name == "sup" and sign.isalpha():

@@ -227,10 +227,9 @@ class _SubtitleDocument(UnitDocument):
             said = before[self._end_of_lead(before):].strip()
             is_first, is_last = not is_translatable(said), not is_translatable(after)
             has_line = before.rstrip(" ").endswith("\n") and after.lstrip(" ").startswith("\n")
+            is_apart = is_first or is_last or has_line
             if match[0][0] in "(\uff08":
                 is_apart = is_first and not after.strip()[:1].islower()
-            else:
-                is_apart = is_first or is_last or has_line
             if not is_apart and not _SENTENCE_END.search(said):
                 continue
             if not is_first:
