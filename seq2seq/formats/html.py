@@ -50,10 +50,8 @@ _LANGUAGE = re.compile(r"((?<![\w-])lang\s*+=\s*+[\"']?)(?!und|mul)([a-z]{2,3}(?
                        re.IGNORECASE)
 _DIRECTION = re.compile(r"(\sdir\s*+=\s*+[\"']?)(?:ltr|rtl)\b", re.IGNORECASE)
 _TRANSLATED = re.compile(r"\btranslate\s*=\s*[\"']?yes\b", re.IGNORECASE)
-_ADDRESS = re.compile(r"(?:https?://|www\.|[@#])\S+")
+_ADDRESS = re.compile(r"(?:https?://|www\.|[@#])\S+|[\ue000-\uf8ff]+")
 _REFERENCE = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,40});")
-_MAX_KEPT = 20
-"""Maximum number of tokens of an element that is kept because of its short text."""
 _NOTE_SIGN = re.compile(r"(?i)[\W_]*+(?:\d[\d\W_]*+[a-z]?|[a-z]|[ivxlc]{1,7})?[\W_]*|\[\w{1,12}\s\d{1,4}\]")
 """Text of a reference to a note: a sign, number or letter."""
 _NOTE = re.compile(r"(?i)[\s:](?:type|role)\s*=\s*[\"']?(?:[\w-]++\s)*(?:doc-)?(?:noteref|pagebreak|backlink)\b")
@@ -325,10 +323,10 @@ def _is_opaque(tokens: list[Token], begin: int, end: int) -> bool:
     token = tokens[begin]
     if token.name in _OPAQUE or token.name in _INLINE_OPAQUE or token.is_translated is False:
         return True
-    if token.name in _BLOCK or end - begin > _MAX_KEPT:
+    if token.name in _BLOCK or end - begin > 20:
         return False
     text = "".join(one.text for one in tokens[begin:end] if one.kind in ("text", "value")).strip()
-    if token.name in ("a", "span") and _ADDRESS.fullmatch(text):
+    if token.name in ("a", "i", "span") and _ADDRESS.fullmatch(text):
         return True
     if _is_icon(token):
         return _GLYPH.fullmatch(text) is not None

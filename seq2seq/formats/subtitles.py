@@ -381,7 +381,7 @@ class AssDocument(_SubtitleDocument):
     """Subtitles in the format ASS or SSA."""
 
     # A drawing is between {\p1} and {\p0}.
-    _markup = re.compile(r"\{(?=[^{}]*+\})(?:[^{}]*\\p[1-9][^{}]*+\}(?:[^{]|\{(?![^{}]*\\p0))*+(?:\{[^{}]*+\})?"
+    _markup = re.compile(r"(?<!\\)\{(?=[^{}]*+\})(?:[^{}]*\\p[1-9][^{}]*+\}(?:[^{]|\{(?![^{}]*\\p0))*+(?:\{[^{}]*+\})?"
                          r"|[^{}]*+\})|\\[Nnh]")
 
     def _require_form(self) -> None:
@@ -417,7 +417,10 @@ class AssDocument(_SubtitleDocument):
 
     def _escape(self, text: str) -> str:
         text = re.sub(r"\\(?=[Nnh{}])", "\\\\\u2060", text)             # a word joiner, which is invisible
-        return text.replace("{", "\\{").replace("\u00a0", "\\h")
+        return re.sub("[{}]", r"\\\g<0>", text).replace("\u00a0", "\\h")
+
+    def _unescape(self, text: str) -> str:
+        return re.sub(r"\\([{}])", r"\1", text)
 
 
 def _is_tag(markup: str) -> bool:
