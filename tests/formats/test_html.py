@@ -347,7 +347,8 @@ def test_a_reference_to_a_note_is_kept_and_no_part_of_a_word(source, sentences, 
     ('<i class="material-icons">arrow_back</i>', True), ("<mat-icon>home</mat-icon>", True),
     ('<span class="material-symbols-outlined">home</span>', True), ("<v-icon>mdi-home</v-icon>", True),
     ('<i aria-hidden="true" class="btn__icon material-icons-round md-18">face</i>', True),
-    ('<span class="icon">\u2605</span>', True), ('<i class="fa">&#xf015;</i>', True), ('<span class="icon">Two dogs</span>', False),
+    ('<span class="icon">\u2605</span>', True), ('<i class="fa">&#xf015;</i>', True),
+    ('<span class="icon">Two dogs</span>', False),
     ('<a class="icon">dogs</a>', False), ('<span class="iconic">dogs</span>', False),
 ])
 def test_the_name_of_a_glyph_is_kept(icon, is_icon):
