@@ -52,9 +52,9 @@ _DIRECTION = re.compile(r"(\sdir\s*+=\s*+[\"']?)(?:ltr|rtl)\b", re.IGNORECASE)
 _TRANSLATED = re.compile(r"\btranslate\s*=\s*[\"']?yes\b", re.IGNORECASE)
 _ADDRESS = re.compile(r"(?:https?://|www\.|[@#])\S+|[\ue000-\uf8ff]+")
 _REFERENCE = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,40});")
-_NOTE_SIGN = re.compile(r"(?i)[\W_]*+(?:\d[\d\W_]*+[a-z]?|[a-z]|[ivxlc]{1,7})?[\W_]*|\[\w{1,12}\s\d{1,4}\]")
-"""Text of a reference to a note: a sign, number or letter."""
-_NOTE = re.compile(r"(?i)[\s:](?:type|role)\s*=\s*[\"']?(?:[\w-]++\s)*(?:doc-)?(?:noteref|pagebreak|backlink)\b")
+_SIGN = re.compile(r"(?i)\W*+(?:\d[\d\W]*+[a-z]?|[a-z](?:[,;\s]++[a-z])*+|[ivxlc]{1,7})?\W*|\[\w{1,12}\s\d{1,4}\]")
+"""Text of a reference to a note: signs, numbers or letters."""
+_NOTE = re.compile(r"\b(?:type|role|class)=[\"']?(?:[\w-]++\s)*(?:doc-|foot)?(?:note-?(?:back)?ref|pagebreak|backlink)\b")
 _LINK_TO_PART = re.compile(r"\shref\s*=\s*[\"']?[^\s\"'>#]*#", re.IGNORECASE)
 _EXPONENT = re.compile(r"[-+\u2212\u2013]?\d*[-+\u2212\u2013]?")
 _SYMBOL = re.compile(r"(?<![^\W_])[^\W_]{1,2}\Z")
@@ -330,7 +330,7 @@ def _is_opaque(tokens: list[Token], begin: int, end: int) -> bool:
         return True
     if _is_icon(token):
         return _GLYPH.fullmatch(text) is not None
-    return bool(text) and _NOTE_SIGN.fullmatch(text) is not None and _is_reference(tokens, begin, text)
+    return bool(text) and _SIGN.fullmatch(text) is not None and _is_reference(tokens, begin, text)
 
 
 def _is_icon(token: Token) -> bool:

@@ -328,6 +328,8 @@ def test_the_root_element_of_a_translated_page_has_the_target_language(root, exp
     ('dogs<sup class="reference"><a href="#n1">[<span>note 1</span>]</a></sup> run', ["dogs run"],
      'DOGS<sup class="reference"><a href="#n1">[<span>note 1</span>]</a></sup> RUN'),
     ("<td>dogs<sup>a</sup></td>", ["dogs"], "<td>DOGS<sup>a</sup></td>"),
+    ("dogs<sup>a, b</sup>", ["dogs"], "DOGS<sup>a, b</sup>"),
+    ('dogs <span class="x footnote-ref">1</span>', ["dogs"], 'DOGS <span class="x footnote-ref">1</span>'),
     ('a dog <span epub:type="pagebreak" id="p7">7</span>runs', ["a dog runs"],
      'A DOG <span epub:type="pagebreak" id="p7">7</span>RUNS'),
     ('<p id="n1"><a href="#r1">1.</a> a dog <a href="#r1" role="doc-backlink">\u21a9</a></p>', ["a dog"],
