@@ -54,7 +54,7 @@ _ADDRESS = re.compile(r"(?:https?://|www\.|[@#])\S+|[\ue000-\uf8ff]+")
 _REFERENCE = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,40});")
 _SIGN = re.compile(r"(?i)\W*+(?:\d[\d\W]*+[a-z]?|[a-z](?:[,;\s]++[a-z])*+|[ivxlc]{1,7})?\W*|\[\w{1,12}\s\d{1,4}\]")
 """Text of a reference to a note: signs, numbers or letters."""
-_NOTE = re.compile(r"\b(?:type|role|class)=[\"']?(?:[\w-]++\s)*(?:doc-|foot)?(?:note-?(?:back)?ref|pagebreak|backlink)\b")
+_NOTE = re.compile(r"\b(?:type|role|class)=[\"']?(?:[\w-]++\s)*(?:doc-|foot)?(?:note-?(?:back)?ref|pagebreak|backlink)")
 _LINK_TO_PART = re.compile(r"\shref\s*=\s*[\"']?[^\s\"'>#]*#", re.IGNORECASE)
 _EXPONENT = re.compile(r"[-+\u2212\u2013]?\d*[-+\u2212\u2013]?")
 _SYMBOL = re.compile(r"(?<![^\W_])[^\W_]{1,2}\Z")
