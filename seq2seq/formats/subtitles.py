@@ -53,7 +53,7 @@ _LEAD = re.compile("(?:[-\u2010\u2013-\u2015](?=\\s*+[^\\s\\d-])\\s*+|"
                    f"[{_MUSIC}]++\\s*+|#(?:\\s++|(?=\\w[^#]*#\\s*\\Z))|>{{2,3}}\\s*+)++")
 """Mark before the words of another person, or of a song."""
 _NAMED = re.compile(r"(?:\[[^\[\]\n]{1,40}\]|(?P<name>[^\W\d_][\w.'\u2019&#-]{0,30}(?: [\w.'\u2019&#-]{1,30}){0,3})"
-                    r"(?: [(\[][^()\[\]\n]{1,40}[)\]])?)(?::(?=\s|\Z)|\uff1a)\s*+")
+                    r"(?: [(\[][^()\[\]\n]{1,40}[)\]])?)(?::(?=\s|\Z|[^\W\d_])|\uff1a)\s*+")
 """Name of a person before the words, as in "BOB (on the phone): Two dogs"."""
 _DESCRIPTION = re.compile("(?:[(\uff08][^()\uff08\uff09]{1,200}[)\uff09]"
                           "|[\\[\u3010\uff3b][^\\[\\]\u3010\u3011\uff3b\uff3d]{1,200}[\\]\u3011\uff3d])(?![:\uff1a])"
@@ -129,7 +129,7 @@ class _SubtitleDocument(UnitDocument):
         text = "\n".join(self._plain(self.text[cue.begin:cue.end]) for cue in found)
         names = Counter[str]()
         for line in _DESCRIPTION.sub("", text).split("\n"):
-            match = _NAMED.match(_LEAD.sub("", line.lstrip(), 1))
+            match = _NAMED.match(re.sub(rf"\A{_LEAD.pattern}", "", line.lstrip()))
             if match and match["name"] and not any(word[0].islower() for word in match["name"].split()):
                 names[match["name"]] += 2 if match["name"].isupper() and not text.isupper() else 1
         self._speakers = {name for name, count in names.items() if count > 1}

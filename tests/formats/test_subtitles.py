@@ -283,6 +283,8 @@ def test_what_programs_read_in_other_formats_is_text_in_subtitles(words):
     ("- BOB: Two\n- MR. X (V.O.): Car", ["Two", "Car"], "- BOB: TWO\n- MR. X (V.O.): CAR"),
     ("<i>BOB:</i> Two <b>dogs</b>", ["Two dogs"], "<i>BOB:</i> TWO <b>DOGS</b>"),
     (">> [Bob]: Two dogs", ["Two dogs"], ">> [Bob]: TWO DOGS"), ("BOB:\nTwo dogs", ["Two dogs"], "BOB:\nTWO DOGS"),
+    ("T-BONE:Two dogs", ["Two dogs"], "T-BONE:TWO DOGS"),
+    ("- T-Bo: Two\n- T-Bo: Car", ["Two", "Car"], "- T-Bo: TWO\n- T-Bo: CAR"),
     ("Anna 2: Two\nAnna 2: Car", ["Two", "Car"], "Anna 2: TWO\nAnna 2: CAR"),
     ("\u5c0f\u660e\uff1a\u4f60\u597d\n\u5c0f\u660e\uff1a\u518d\u89c1", ["\u4f60\u597d", "\u518d\u89c1"],
      "\u5c0f\u660e\uff1a\u4f60\u597d\n\u5c0f\u660e\uff1a\u518d\u89c1"),
