@@ -50,13 +50,11 @@ _LANGUAGE = re.compile(r"((?<![\w-])lang\s*+=\s*+[\"']?)(?!und|mul)([a-z]{2,3}(?
                        re.IGNORECASE)
 _DIRECTION = re.compile(r"(\sdir\s*+=\s*+[\"']?)(?:ltr|rtl)\b", re.IGNORECASE)
 _TRANSLATED = re.compile(r"\btranslate\s*=\s*[\"']?yes\b", re.IGNORECASE)
-_ADDRESS = re.compile(r"(?:https?://|www\.|[@#])\S+")
+_ADDRESS = re.compile(r"(?:https?://|www\.|[@#])\S+|[\ue000-\uf8ff]+")
 _REFERENCE = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,40});")
-_MAX_KEPT = 20
-"""Maximum number of tokens of an element that is kept because of its short text."""
-_NOTE_SIGN = re.compile(r"(?i)[\W_]*+(?:\d[\d\W_]*+[a-z]?|[a-z]|[ivxlc]{1,7})?[\W_]*|\[\w{1,12}\s\d{1,4}\]")
-"""Text of a reference to a note: a sign, number or letter."""
-_NOTE = re.compile(r"(?i)[\s:](?:type|role)\s*=\s*[\"']?(?:[\w-]++\s)*(?:doc-)?(?:noteref|pagebreak|backlink)\b")
+_SIGN = re.compile(r"(?i)\W*+(?:\d[\d\W]*+[a-z]?|[a-z](?:[,;\s]++[a-z])*+|[ivxlc]{1,7})?\W*|\[\w{1,12}\s\d{1,4}\]")
+"""Text of a reference to a note: signs, numbers or letters."""
+_NOTE = re.compile(r"\b(?:type|role|class)=[\"']?(?:[\w-]++\s)*(?:doc-|foot)?(?:note-?(?:back)?ref|pagebreak|backlink)")
 _LINK_TO_PART = re.compile(r"\shref\s*=\s*[\"']?[^\s\"'>#]*#", re.IGNORECASE)
 _EXPONENT = re.compile(r"[-+\u2212\u2013]?\d*[-+\u2212\u2013]?")
 _SYMBOL = re.compile(r"(?<![^\W_])[^\W_]{1,2}\Z")
@@ -325,14 +323,14 @@ def _is_opaque(tokens: list[Token], begin: int, end: int) -> bool:
     token = tokens[begin]
     if token.name in _OPAQUE or token.name in _INLINE_OPAQUE or token.is_translated is False:
         return True
-    if token.name in _BLOCK or end - begin > _MAX_KEPT:
+    if token.name in _BLOCK or end - begin > 20:
         return False
     text = "".join(one.text for one in tokens[begin:end] if one.kind in ("text", "value")).strip()
-    if token.name in ("a", "span") and _ADDRESS.fullmatch(text):
+    if token.name in ("a", "i", "span") and _ADDRESS.fullmatch(text):
         return True
     if _is_icon(token):
         return _GLYPH.fullmatch(text) is not None
-    return bool(text) and _NOTE_SIGN.fullmatch(text) is not None and _is_reference(tokens, begin, text)
+    return bool(text) and _SIGN.fullmatch(text) is not None and _is_reference(tokens, begin, text)
 
 
 def _is_icon(token: Token) -> bool:
@@ -349,10 +347,8 @@ def _is_reference(tokens: list[Token], begin: int, sign: str) -> bool:
     a document whose number touches a word. In "see section <a>2</a>" the number is part of the text.
     """
     token = tokens[begin]
-    last = begin - 1
-    while last > 0 and tokens[last].kind == "close" and tokens[last].name not in _BLOCK and tokens[last].name != "sup":
-        last -= 1
-    before = tokens[last].text if last >= 0 else ""
+    closed = [one for one in tokens[max(0, begin - 5):begin] if one.kind != "close" or one.name in _BLOCK | {"sup"}]
+    before = closed[-1].text if closed else ""
     if _NOTE.search(token.raw):
         return True
     if token.name == "sup" and sign.isalpha():

@@ -72,6 +72,8 @@ front matter)."""
 _CLOSING = re.compile(r"(?<=[ \t])#(?=#*[ \t]*$)|^#(?=#*[ \t]*$)")
 _BREAKS = frozenset({"br", *block_names})
 _CODE = frozenset({"code", "kbd", "samp", "var"})
+_NOTE = re.compile(r"(?<=[^\W\d_]{3}|..[^\w\s])<sup[^<>]*+>(?:[^<>A-Za-z[]++|\[[^]A-Za-z]++\]\([^()\s]*+\))</sup>")
+"""Reference to a note. The number of a shorter word, as in m<sup>2</sup>, is an exponent."""
 _ELEMENTS = {"*": "em", "_": "em", "**": "strong", "__": "strong", "~~": "del", "==": "mark", "^^": "ins"}
 
 
@@ -576,7 +578,8 @@ def _inline(children: Sequence[Token], source: str
         else:
             html = _HTML.match(token.content) if token.type == "html_inline" else None
             name = html["name"].lower() if html else ""
-            if name in _CODE and html and not html["end"] and source.find(f"</{name}", end) >= 0:
+            is_kept = name in _CODE or _NOTE.match(source, begin)
+            if is_kept and html and not html["end"] and source.find(f"</{name}", end) >= 0:
                 code = f"</{name}", begin
             elif name in _BREAKS or source[begin:end].endswith("\n"):
                 tags.append((length, source[begin:end], "break", name))

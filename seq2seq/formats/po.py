@@ -27,9 +27,9 @@ _FIELD = r"(?mi)(?:^|\"|\\n)%s:((?:[^\"\\\n]|\\[^n]|\"[ \t]*+\r?\n[ \t]*+\")*+)(
 _RULE = re.compile(r"nplurals\s*+=\s*+[1-9]\d*+\s*+;\s*+plural\s*+=(?!\s*+EXPRESSION)")
 _FILES = {"rst": r"\.rst:|:docstring of ", "markdown": r"\.md:", "asciidoc": r"\.(?:adoc|asciidoc|asc|txt):"}
 """References to documents by their syntax."""
-_PO4A = re.compile(r"\btype: (?!Content of:|Attribute '|Hash Value|Array Element)")
-"""Comment of po4a on a text that is not from XML or YAML. It is from a manual page unless the references name another
-document."""
+_PO4A = re.compile(r"\btype: (?!Content of:|Attribute '|Hash Value|Array Element)|\.(?:[1-9]|pod|adoc|asciidoc|asc):")
+"""Comment of po4a on a text that is not from XML or YAML, or a reference to a document. It is a manual page unless its
+name tells another syntax."""
 _WIDTH = 77
 """Maximum number of characters between the quotes of a wrapped line, as in files that gettext writes."""
 
@@ -164,7 +164,7 @@ class PoDocument(UnitDocument):
 def _documentation(message: Message) -> tuple[str, ...]:
     """Return the syntax of the document that a message is from, if it is one."""
     found = next((name for name, pattern in _FILES.items() if re.search(pattern, message.references)), "")
-    if _PO4A.search(message.comment):
+    if _PO4A.search(f"{message.comment} {message.references}"):
         return (found or "man",)
     return (found,) if found in ("rst", "markdown") else ()
 

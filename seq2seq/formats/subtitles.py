@@ -53,7 +53,7 @@ _LEAD = re.compile("(?:[-\u2010\u2013-\u2015](?=\\s*+[^\\s\\d-])\\s*+|"
                    f"[{_MUSIC}]++\\s*+|#(?:\\s++|(?=\\w[^#]*#\\s*\\Z))|>{{2,3}}\\s*+)++")
 """Mark before the words of another person, or of a song."""
 _NAMED = re.compile(r"(?:\[[^\[\]\n]{1,40}\]|(?P<name>[^\W\d_][\w.'\u2019&#-]{0,30}(?: [\w.'\u2019&#-]{1,30}){0,3})"
-                    r"(?: [(\[][^()\[\]\n]{1,40}[)\]])?)(?::(?=\s|\Z)|\uff1a)\s*+")
+                    r"(?: [(\[][^()\[\]\n]{1,40}[)\]])?)(?::(?=\s|\Z|[^\W\d_])|\uff1a)\s*+")
 """Name of a person before the words, as in "BOB (on the phone): Two dogs"."""
 _DESCRIPTION = re.compile("(?:[(\uff08][^()\uff08\uff09]{1,200}[)\uff09]"
                           "|[\\[\u3010\uff3b][^\\[\\]\u3010\u3011\uff3b\uff3d]{1,200}[\\]\u3011\uff3d])(?![:\uff1a])"
@@ -129,7 +129,7 @@ class _SubtitleDocument(UnitDocument):
         text = "\n".join(self._plain(self.text[cue.begin:cue.end]) for cue in found)
         names = Counter[str]()
         for line in _DESCRIPTION.sub("", text).split("\n"):
-            match = _NAMED.match(_LEAD.sub("", line.lstrip(), 1))
+            match = _NAMED.match(re.sub(rf"\A{_LEAD.pattern}", "", line.lstrip()))
             if match and match["name"] and not any(word[0].islower() for word in match["name"].split()):
                 names[match["name"]] += 2 if match["name"].isupper() and not text.isupper() else 1
         self._speakers = {name for name, count in names.items() if count > 1}
@@ -227,10 +227,9 @@ class _SubtitleDocument(UnitDocument):
             said = before[self._end_of_lead(before):].strip()
             is_first, is_last = not is_translatable(said), not is_translatable(after)
             has_line = before.rstrip(" ").endswith("\n") and after.lstrip(" ").startswith("\n")
+            is_apart = is_first or is_last or has_line
             if match[0][0] in "(\uff08":
                 is_apart = is_first and not after.strip()[:1].islower()
-            else:
-                is_apart = is_first or is_last or has_line
             if not is_apart and not _SENTENCE_END.search(said):
                 continue
             if not is_first:
@@ -382,7 +381,7 @@ class AssDocument(_SubtitleDocument):
     """Subtitles in the format ASS or SSA."""
 
     # A drawing is between {\p1} and {\p0}.
-    _markup = re.compile(r"\{(?=[^{}]*+\})(?:[^{}]*\\p[1-9][^{}]*+\}(?:[^{]|\{(?![^{}]*\\p0))*+(?:\{[^{}]*+\})?"
+    _markup = re.compile(r"(?<!\\)\{(?=[^{}]*+\})(?:[^{}]*\\p[1-9][^{}]*+\}(?:[^{]|\{(?![^{}]*\\p0))*+(?:\{[^{}]*+\})?"
                          r"|[^{}]*+\})|\\[Nnh]")
 
     def _require_form(self) -> None:
@@ -418,7 +417,10 @@ class AssDocument(_SubtitleDocument):
 
     def _escape(self, text: str) -> str:
         text = re.sub(r"\\(?=[Nnh{}])", "\\\\\u2060", text)             # a word joiner, which is invisible
-        return text.replace("{", "\\{").replace("\u00a0", "\\h")
+        return re.sub("[{}]", r"\\\g<0>", text).replace("\u00a0", "\\h")
+
+    def _unescape(self, text: str) -> str:
+        return re.sub(r"\\([{}])", r"\1", text)
 
 
 def _is_tag(markup: str) -> bool:

@@ -137,16 +137,16 @@ _MAN: tuple[_Rule, ...] = (
     ("value", rf"(?<![\w.:-])[A-Za-z][\w.:-]*+(?:(?:\\-[\w.=]*+)++|{_PAGE})|(?:\\-[\w.=]*+)++"),
     ("value", r"\\(?:\*?\(..|\*?\[[^\]\s]++\]|\*.|s[-+]?\d|[^\w\s]|[eftc0](?!\w))"),
 )
+# Emphasis and escapes of AsciiDoc are those of Markdown.
 _ASCIIDOC: tuple[_Rule, ...] = (
-    ("pair", r"([\"']`)(?=\S)[^`]++(`[\"'])"),
+    ("pair", r"([\"']`)(?=\S)[^`]++(`[\"'])"), ("break", r" \+(?=\n|\Z)"),
     ("value", r"(?<![\w`\\])(?:``(?=[^\s`])[^`\n]++``|`(?=[^\s`'])[^`\n]++`)(?![\w`])"
               r"|(?<![\w+])(?:\+\+\+[^+\n]++\+\+\+|\+\+[^+\n]++\+\+|\+(?=[^\s+])[^+\n]++\+)(?![\w+])"),
     ("pair", r"(\b(?:link|xref|mailto|https?|ftp|footnote):[^\s\[\]]{0,500}\[)(?=[^\[\],\s])"
              r"(?:[^\[\],^]|,(?!\s*+\w++=))++(\^?(?:,[^\[\]]*+)?\])"),
     ("value", rf"\b[a-z][\w-]{{0,40}}::?[^\s\[\]]{{0,500}}\[[^\[\]]*+\]|(?<![\w.-])[A-Za-z][\w.-]*+{_PAGE}"),
     ("pair", r"(<<[^<>,\n]{1,200},\s*+)(?=\S)[^<>]++(>>)"), ("pair", r"(\(\()(?!\()[^()\n]++(\)\))(?!\))"),
-    ("value", r"<<[^<>\n]{1,200}>>|\(\(\([^()\n]*+\)\)\)|\[\[[^\[\]\n]++\]\]|\[[.#%][^\[\]\s]*+\]"),
-    ("break", r" \+(?=\n|\Z)"), *_MARKDOWN[3:],                            # emphasis and escapes are those of Markdown
+    ("value", r"<<[^<>\n]{1,200}>>|\(\(\([^()\n]*+\)\)\)|\[\[[^\[\]\n]++\]\]|\[[.#%][^\[\]\s]*+\]"), *_MARKDOWN[3:],
 )
 _BBCODE = ("b|i|u|s|url|quote|size|colou?r|list|center|left|right|spoiler|table|tr|td|th|font|email|sub|sup|h[1-6]|"
            "pre|indent|li|ol|ul|strike|align|user")

@@ -328,6 +328,8 @@ def test_the_root_element_of_a_translated_page_has_the_target_language(root, exp
     ('dogs<sup class="reference"><a href="#n1">[<span>note 1</span>]</a></sup> run', ["dogs run"],
      'DOGS<sup class="reference"><a href="#n1">[<span>note 1</span>]</a></sup> RUN'),
     ("<td>dogs<sup>a</sup></td>", ["dogs"], "<td>DOGS<sup>a</sup></td>"),
+    ("dogs<sup>a, b</sup>", ["dogs"], "DOGS<sup>a, b</sup>"),
+    ('dogs <span class="x footnote-ref">1</span>', ["dogs"], 'DOGS <span class="x footnote-ref">1</span>'),
     ('a dog <span epub:type="pagebreak" id="p7">7</span>runs', ["a dog runs"],
      'A DOG <span epub:type="pagebreak" id="p7">7</span>RUNS'),
     ('<p id="n1"><a href="#r1">1.</a> a dog <a href="#r1" role="doc-backlink">\u21a9</a></p>', ["a dog"],
@@ -347,7 +349,8 @@ def test_a_reference_to_a_note_is_kept_and_no_part_of_a_word(source, sentences, 
     ('<i class="material-icons">arrow_back</i>', True), ("<mat-icon>home</mat-icon>", True),
     ('<span class="material-symbols-outlined">home</span>', True), ("<v-icon>mdi-home</v-icon>", True),
     ('<i aria-hidden="true" class="btn__icon material-icons-round md-18">face</i>', True),
-    ('<span class="icon">\u2605</span>', True), ('<span class="icon">Two dogs</span>', False),
+    ('<span class="icon">\u2605</span>', True), ('<i class="fa">&#xf015;</i>', True),
+    ('<span class="icon">Two dogs</span>', False),
     ('<a class="icon">dogs</a>', False), ('<span class="iconic">dogs</span>', False),
 ])
 def test_the_name_of_a_glyph_is_kept(icon, is_icon):

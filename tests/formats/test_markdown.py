@@ -420,6 +420,16 @@ def test_formulas_with_escaped_delimiters_are_kept(formula):
     assert upper(f"the {formula} dog") == f"THE {formula} DOG"
 
 
+@pytest.mark.parametrize(("source", "sentences"), [
+    ("Two dogs<sup>1</sup> run", ["Two dogs run"]), ("A dog.<sup id=\"a\">[2](#b)</sup> A car", ["A dog.", "A car"]),
+    ("dogs<sup>[\\*](#b)</sup> run", ["dogs run"]), ("5 m<sup>2</sup>, 3<sup>rd</sup> dog", ["5 m2, 3rd dog"])])
+def test_superscripts_that_refer_to_notes_are_kept(source, sentences):
+    document = DividedDocument(MarkdownDocument(source.encode()))
+    assert document.sentences == sentences
+    assert document.join(sentences, "en") == source.encode()
+    assert upper(source).count("<sup") == source.count("<sup")
+
+
 def test_blocks_of_formulas_with_escaped_delimiters_are_kept():
     assert upper("a\n\n\\\\[\nx = dog\n\nor y\n\\\\]\n\nb\n") == "A\n\n\\\\[\nx = dog\n\nor y\n\\\\]\n\nB\n"
 

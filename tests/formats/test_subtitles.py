@@ -77,7 +77,7 @@ def test_text_cannot_become_markup():
     assert read(translated(SrtDocument(cues("one")), lambda text: "a --> b\n\nc")) == ["a \u2192 b c"]
     assert b"a &lt;b&gt; --&gt;" in translated(VttDocument(b"WEBVTT\n\n" + cues("one")), lambda text: "a <b> -->")
     film = AssDocument(sample("film.ass").encode())
-    assert b"\\{\\i1}\\\xe2\x81\xa0N" in translated(film, lambda text: "{\\i1}\\N" * 4)
+    assert b"\\{\\i1\\}\\\xe2\x81\xa0N" in translated(film, lambda text: "{\\i1}\\N" * 4)
 
 
 def test_a_number_without_an_empty_line_before_it_is_no_text():
@@ -283,6 +283,8 @@ def test_what_programs_read_in_other_formats_is_text_in_subtitles(words):
     ("- BOB: Two\n- MR. X (V.O.): Car", ["Two", "Car"], "- BOB: TWO\n- MR. X (V.O.): CAR"),
     ("<i>BOB:</i> Two <b>dogs</b>", ["Two dogs"], "<i>BOB:</i> TWO <b>DOGS</b>"),
     (">> [Bob]: Two dogs", ["Two dogs"], ">> [Bob]: TWO DOGS"), ("BOB:\nTwo dogs", ["Two dogs"], "BOB:\nTWO DOGS"),
+    ("T-BONE:Two dogs", ["Two dogs"], "T-BONE:TWO DOGS"),
+    ("- T-Bo: Two\n- T-Bo: Car", ["Two", "Car"], "- T-Bo: TWO\n- T-Bo: CAR"),
     ("Anna 2: Two\nAnna 2: Car", ["Two", "Car"], "Anna 2: TWO\nAnna 2: CAR"),
     ("\u5c0f\u660e\uff1a\u4f60\u597d\n\u5c0f\u660e\uff1a\u518d\u89c1", ["\u4f60\u597d", "\u518d\u89c1"],
      "\u5c0f\u660e\uff1a\u4f60\u597d\n\u5c0f\u660e\uff1a\u518d\u89c1"),
@@ -322,3 +324,11 @@ def test_a_line_end_of_ass_stays_one_of_its_kind(line_end):
     document = DividedDocument(AssDocument(source.encode()))
     assert document.sentences == ["Two dogs run here"]
     assert document.join(["TWO DOGS RUN HERE"], "en").decode().endswith(f",TWO DOGS{line_end}RUN HERE\n")
+
+
+def test_a_brace_that_ass_escapes_is_text_and_is_escaped_again():
+    source = ("[Script Info]\n\n[Events]\nFormat: Start, End, Text\n"
+              "Dialogue: 0:00:01.00,0:00:02.00,two \\{red\\} {\\i1}dogs{\\i0}\n")
+    document = DividedDocument(AssDocument(source.encode()))
+    assert document.sentences == ["two {red} dogs"]
+    assert document.join(["TWO {red} DOGS"], "en").decode().endswith(",TWO \\{red\\} {\\i1}DOGS{\\i0}\n")
