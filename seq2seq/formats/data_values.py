@@ -169,9 +169,14 @@ def _is_locale(text: str) -> bool:
         len(match[1]) == 2 or len(text) > 3)
 
 
+def words_of_key(key: str) -> list[str]:
+    """Return the words of a key in lower case, such as those of `shortDescription` and `short_description`."""
+    return [word.lower() for word in _KEY_WORDS.findall(key)]
+
+
 def _is_data_of_key(text: str, key: str) -> bool:
     """Return True if a string has a form that a word may have, too, but its key names the form."""
-    words = {word.lower() for word in _KEY_WORDS.findall(key)} if key and len(text) <= _MAX_PHRASE else set()
+    words = set(words_of_key(key)) if key and len(text) <= _MAX_PHRASE else set()
     if words & {"lang", "language", "languages", "langs", "locale", "locales", "lng", "hreflang", "culture"}:
         match = _LOCALE.fullmatch(text)
         return match is not None and canonical(match[1]) in LANGUAGES

@@ -47,6 +47,7 @@ class _OfficeDocument:
     source_languages: Set[str] = frozenset()
     target_languages: Set[str] = frozenset()
     left_out: Sequence[str] = ()
+    left: Sequence[tuple[str, str]] = ()
 
     def __init__(self, data: bytes, source_language: str = "", target_language: str = "") -> None:
         """Raises DocumentError: the document is malformed, hostile, too large, encrypted, or of another format."""

@@ -65,7 +65,8 @@ class UnitDocument:
 
     languages: languages of the texts and of the translation; "" for a language that is not known. text, encoding:
     decoded document. line_end: its line end. units: units with texts, in order. unread: places of texts
-    that `find_units` could not find in the document, and that stay.
+    that `find_units` could not find in the document, and that stay. left: places of texts that stay because it is not
+    known if they are text, and the reason.
     """
 
     def __init__(self, data: bytes, source_language: str = "", target_language: str = "") -> None:
@@ -73,6 +74,7 @@ class UnitDocument:
         self.source_languages: set[str] = set()
         self.target_languages: set[str] = set()
         self.unread: list[str] = []
+        self.left: list[tuple[str, str]] = []
         self.left_out: list[str] = []
         self.text, self.encoding = self.decode(data)
         self.line_end = line_end_of(self.text)
