@@ -13,9 +13,9 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
-from seq2seq.formats.block import NO_KEYS, DocumentError, KeyNames
+from seq2seq.formats.block import DocumentError
 from seq2seq.formats.data_values import is_data, words_of_key
 from seq2seq.formats.plurals import CATEGORIES
 from seq2seq.formats.spans import Edit, replace_spans
@@ -39,6 +39,8 @@ _SCHEMA_SHARE = 0.25
 configurations and descriptions of programs at least 0.34."""
 _MIN_CODES = 4
 """Least number of strings of code in a document with a schema. Fewer do not tell."""
+_Found = tuple[Unit, bool, bool]
+"""Text; True if it is a field of an object in an array; True if it is below one of _EXAMPLES."""
 _LANGUAGE = re.compile(r"[a-z]{2,3}(?:[-_][A-Za-z]{2,4}){0,2}")
 _MAIN_LANGUAGES = frozenset(map(main_language, LANGUAGES))
 
@@ -89,24 +91,10 @@ class _Copy:
     key: str | None
 
 
-class _Found(NamedTuple):
-    """Text of the document. in_record: True if it is a field of an object in an array. in_example: True if it is below
-    one of _EXAMPLES."""
-
-    unit: Unit
-    in_record: bool
-    in_example: bool
-
-
 class TreeDocument(UnitDocument):
-    """Document of nested values. keys: those that the user names. is_catalogue: True if the document says that it is a
-    catalogue of messages."""
+    """Document of nested values. is_catalogue: True if the document says that it is a catalogue of messages."""
 
-    def __init__(self, data: bytes, source_language: str = "", target_language: str = "",
-                 keys: KeyNames = NO_KEYS) -> None:
-        self.keys = keys
-        self.is_catalogue = False
-        super().__init__(data, source_language, target_language)
+    is_catalogue = False
 
     # What a format has
 
@@ -146,7 +134,7 @@ class TreeDocument(UnitDocument):
             node, key, parent, in_record, in_example = todo.pop()
             units = [] if node.is_array else list(self.units_of(node, key, parent))
             if units:
-                found += [_Found(unit, in_record, in_example) for unit in units if is_text(unit.blocks[0].text)]
+                found += [(unit, in_record, in_example) for unit in units if is_text(unit.blocks[0].text)]
                 continue
             if languages := self._languages(node, parent):
                 self.is_catalogue = self.is_catalogue or node in roots
@@ -155,8 +143,8 @@ class TreeDocument(UnitDocument):
             if node.value is not None:
                 others.add(key)
             is_record = parent.is_array and not node.is_array
-            if is_record and any(_is_code(node.text(name) or "") and not is_same_language(
-                    node.text(name) or "", self.languages[0]) for name in _LANGUAGE_KEYS):
+            named = [node.text(name) or "" for name in _LANGUAGE_KEYS] if is_record and self.languages[0] else []
+            if any(_is_code(code) and not is_same_language(code, self.languages[0]) for code in named):
                 continue
             todo += [(child, key if node.is_array else name, node, is_record, in_example or name in _EXAMPLES)
                      for name, child in reversed(node.members.items())
@@ -165,7 +153,7 @@ class TreeDocument(UnitDocument):
 
     def _texts(self, found: list[_Found], others: set[str]) -> Iterator[Unit]:
         """Yield the units that are text, and note the keys of others that may be. others: keys of other values."""
-        blocks = [one.unit.blocks[0] for one in found]
+        blocks = [unit.blocks[0] for unit, _, _ in found]
         data = [is_data(block.text, block.key) for block in blocks]
         codes = [is_one or _CODE.fullmatch(block.text) is not None for block, is_one in zip(blocks, data, strict=True)]
         balance = Counter[str]()                                                # values of code less texts, by key
@@ -173,17 +161,17 @@ class TreeDocument(UnitDocument):
             balance[block.key] += 1 if is_code else -1
         keys = {key for key, value in balance.items() if value > 0} | others
         # A catalogue may be in lower case, but has few numbers and few data of other forms.
-        is_certain = others or 10 * sum(data) >= len(found) or any(one.in_record for one in found)
+        is_certain = others or 10 * sum(data) >= len(found) or any(in_record for _, in_record, _ in found)
         has_schema = bool(self.keys.texts) or not self.is_catalogue and bool(is_certain) and (
             sum(codes) >= _MIN_CODES and len(keys) >= _SCHEMA_SHARE * len(balance.keys() | others))
         unknown: dict[str, str] = {}                                            # first place of each key
         count = 0
-        for one, block, is_code in zip(found, blocks, codes, strict=True):
-            is_prose = words_of_key(block.key)[-1:] in _PROSE and not one.in_example
-            if block.key in self.keys.texts or is_prose or not has_schema and not (one.in_record and is_code):
+        for (unit, in_record, in_example), block, is_code in zip(found, blocks, codes, strict=True):
+            is_prose = words_of_key(block.key)[-1:] in _PROSE and not in_example
+            if block.key in self.keys.texts or is_prose or not has_schema and not (in_record and is_code):
                 count += 1
-                yield one.unit
-            elif has_schema and not is_code and not one.in_example and " " in block.text:
+                yield unit
+            elif not is_code and not in_example and (" " in block.text or not block.text.isascii()):
                 unknown.setdefault(block.key, block.place)
         names = ", ".join(filter(None, [*unknown][:10])) or "none"
         if unknown and not count:

@@ -126,8 +126,7 @@ def read(data: bytes, format: str, source_language: str, target_language: str, k
         _require_text(data)
     if keys != NO_KEYS and format not in ("json", "yaml"):
         raise UserError(f"--keys and --skip-keys are for JSON and YAML, not for {format}. Do without them.")
-    named = [keys] if keys != NO_KEYS else []
-    document: Document = getattr(import_module(module), class_name)(data, source_language, target_language, *named)
+    document: Document = getattr(import_module(module), class_name)(data, source_language, target_language, keys)
     _require_language("texts", document.source_languages, source_language)
     _require_language("translations", document.target_languages, target_language)
     return document
