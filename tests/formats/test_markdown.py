@@ -407,6 +407,7 @@ def test_blocks_and_tags_of_extensions_are_found_again(source):
     ("from \\$5-\\$6 a", "FROM \\$5-\\$6 A"), ("a &#123;&#123; x &#125;&#125;", "A &#123;&#123; X &#125;&#125;"),
     ("\\# a \\+ b\\_c &copy;", "\\# A \\+ B\\_C &copy;"), ("## \\@a \\~b\\~", "## \\@A \\~B\\~"),
     ("| \\{a\\} | b \\| c |\n|-|-|\n", "| \\{A\\} | B \\| C |\n|-|-|\n"), ("![\\{a\\} b](c)", "![\\{A\\} B](c)"),
+    ("[a](b \"\\{c\\} d\")\n\n[e]: f '&lbrace;g'\n", "[A](b \"\\{C\\} D\")\n\n[e]: f '&lbrace;G'\n"),
     # A mark of CommonMark that is also text without its escape
     ("a\\. b\\-c - d.", "A. B-C - D."), ("b\\_c or a_d", "B_C OR A_D"),
 ])
