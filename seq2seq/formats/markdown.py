@@ -238,17 +238,17 @@ class MarkdownDocument(UnitDocument):
 
     def _inner_text(self, content: str, kind: str, title: str) -> _Text | None:
         """Return a text inside of a tag; None if it is not for people. title: text of a quoted title."""
-        if kind not in _FRAMES:
-            return _text("quoted", title, (), (f"[a](b {kind}", f"{_QUOTES[kind]})")) if is_text(title) else None
         children = parser().parseInline(content, self._environment)[0].children or []
+        if kind not in _FRAMES:
+            frame = f"[a](b {kind}", f"{_QUOTES[kind]})"
+            return _text("quoted", title, (), frame, children) if is_text(title) else None
         text, tags, _ = _inline(children, content)
         return _text(kind, text, tags, None, children) if is_text(text) else None
 
     def _spans_of_title(self, begin: int, end: int, title: str, line: int) -> Iterator[tuple[_Span, int]]:
         """Yield the title at the end of the definition of a link, as in `_find_spans`."""
         found = _find_title(self.text[begin:end].rstrip(), 0, title)
-        text = self._inner_text("", found[2], title) if found else None
-        if found and text:
+        if found and (text := self._inner_text(self.text[begin + found[0]:begin + found[1]], found[2], title)):
             yield _Span(begin + found[0], begin + found[1], "", text), line
 
     def _write(self, span: _Text, new: Block | None, raws: dict[str, str] | None = None) -> str | None:
@@ -267,7 +267,7 @@ class MarkdownDocument(UnitDocument):
         core = one_line(new.text)
         text = span.text[:begin] + core + span.text[end:]
         if span.kind == "quoted":
-            return _write_quoted(text, span.frame)
+            return _write_quoted(text, span.frame, span.escapes)
         if span.kind == "field":
             return _write_field(text, span.frame[0], span.text)
         change = len(text) - len(span.text)
@@ -351,10 +351,9 @@ def _write_field(text: str, key: str, old: str) -> str | None:
                  if _read_field(key + value) == text), None)
 
 
-def _write_quoted(text: str, frame: tuple[str, str]) -> str | None:
+def _write_quoted(text: str, frame: tuple[str, str], escapes: dict[str, str]) -> str | None:
     """Return the source of the title of a link in its quotes; None if it would not be read as the text."""
-    for special in (re.compile("(?!)"), re.compile(r"[\\&\"'()]")):
-        result = special.sub(r"\\\g<0>", text)
+    for result in ("".join(escapes.get(one, one) for one in text), re.sub(r"[\\&\"'()]", r"\\\g<0>", text)):
         children = parser().parseInline(frame[0] + result + frame[1])[0].children or []
         if children and children[0].attrs.get("title") == text and len(children) == 3:
             return result
