@@ -156,10 +156,8 @@ def prepare(block: Block) -> Prepared:
     the developer asks to keep it."""
     if block.comment and is_locked(block.comment):
         return Prepared(block, [])
-    # The text of a block with tags may have several lines; `divide_block` asks for each of them. `_File` has the form
-    # of a name, but is a label with an access key.
-    asked = block.may_be_data and not block.tags
-    if asked and is_data(block.text, block.key) and is_data(without_key(block)[0].text, block.key):
+    # The text of a block with tags may have several lines; `divide_block` asks for each of them.
+    if block.may_be_data and not block.tags and is_data(block.text, block.key):
         return Prepared(block, [])
     if not _SIGNS.search(block.text) and not block.comment:
         return Prepared(block, [Piece(block, block, {}, "", "")])

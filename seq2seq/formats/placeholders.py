@@ -67,8 +67,8 @@ _PATTERNS = (
     r"(?<![\w#$%@])(?P<sign>#{1,3}|\$|%%|@@)[A-Za-z][\w.:-]{0,60}?(?P=sign)(?![\w#$%@])",
     r"(?<!\w)(?:\*?\|[A-Z][A-Z0-9_:]{1,60}\|\*?|~[A-Z][A-Z0-9_]{1,60}~)(?!\w)",
     *_VARIABLES,
-    # Names with underscores: SITE_NAME, user_name. German has Benutzer_innen.
-    r"(?<![\w.])(?:[A-Z][A-Z0-9]+(?:_[A-Z0-9]+)+|[a-z][a-z0-9]+(?:_[a-z0-9]+)+)(?!\w)",
+    # Names with underscores: SITE_NAME, user_name, user_list.py. German has Benutzer_innen.
+    r"(?<![\w.])(?:[A-Z][A-Z0-9]+(?:_[A-Z0-9]+)+|[a-z][a-z0-9]+(?:_[a-z0-9]+)+(?:\.[a-z]\w{0,8})*)(?!\w)",
     # A name in brackets that has a sign of programs: [user:name], [user_name], and [_1], [quant,_1,file,files] of Perl.
     r"\[(?:[^\[\]\s]{0,80}?\w[:_=+]\w|[^\[\]\n]{0,80}?(?<!\w)_\d)[^\[\]\n]{0,200}\]",
     # Options of commands: --force, --output=FILE.

@@ -182,7 +182,7 @@ SYNTAXES: dict[str, tuple[_Rule, ...]] = {
     "printf": (("value", _PRINTF),), "rst": _RST, "markdown": _MARKDOWN,
     "wiki": _WIKI, "man": _MAN, "asciidoc": _ASCIIDOC,
     # Variables that are names or numbers after a sign, and options of commands. "50 %" and "$5.00" are none.
-    "names": (("value", r"(?a:(?<![\w%])%[A-Za-z_][\w.-]*\w%?|(?<![\w!<])![a-z_](?:[\w-]*\w)?"
+    "names": (("value", r"(?a:(?<![\w%])%(?![a-z][A-Z])[A-Za-z_][\w.-]*\w%?|(?<![\w!<])![a-z_](?:[\w-]*\w)?"
                r"|(?<![\w$])\$\d{1,2}(?!\w|[.,]\d)|(?<![\w/.-])-[A-Za-z](?![\w-]))"),),
     # In strings of any program, `file' is a quotation, and single asterisks and underscores may be anything.
     "markdown-in-strings": (("value", r"(?<![`\w])`[^`'\s](?:[^`'\n]*+)`(?!`)"), _MARKDOWN_LINK, _MARKDOWN_BOLD),
