@@ -177,6 +177,13 @@ def translate(
     placeholder: Annotated[list[str] | None, typer.Option(
         metavar="REGEX", help="Further text to keep unchanged. Variables such as %s, addresses, paths, emoji and so on "
         "are kept, too. Can be repeated.", show_default=False, rich_help_panel=CONSTRAINTS)] = None,
+    keys: Annotated[str, typer.Option(
+        metavar="KEYS", help="Keys whose strings are text, in a JSON or YAML document with a schema, separated by "
+        "commas. Keys such as title, label and description are known.", show_default=False,
+        rich_help_panel=CONSTRAINTS)] = "",
+    skip_keys: Annotated[str, typer.Option(
+        metavar="KEYS", help="Keys of a JSON or YAML document whose values stay, separated by commas.",
+        show_default=False, rich_help_panel=CONSTRAINTS)] = "",
     sampling: Annotated[bool | None, typer.Option(
         help="Sample translations instead of searching; --n-best is the number of samples per line.",
         show_default="the recipe's", rich_help_panel=SAMPLING)] = None,
@@ -214,6 +221,7 @@ def translate(
         sampling=sampling, temperature=temperature, top_p=top_p, seed=seed, fusion_weight=fusion_weight)
     from seq2seq.data.glossary import Glossary
     from seq2seq.documents.translate_document import divide_document, model_recipe, read_document
+    from seq2seq.formats.block import NO_KEYS, KeyNames
     from seq2seq.formats.placeholders import Placeholders
     from seq2seq.storage.checkpoints import resolve_model_path
     from seq2seq.translation.sources import constrained_sources, growing_blocks
@@ -229,6 +237,9 @@ def translate(
         raise UserError("--format jsonl, --prefix, --require, --resume and torchrun are for lines of text, not for "
                         f"documents. Do without them, or translate the lines of {path} as they are with --document "
                         "lines.")
+    named = KeyNames(*(frozenset(filter(None, names.split(","))) for names in (keys, skip_keys)))
+    if named != NO_KEYS and not document:
+        raise UserError("--keys and --skip-keys are for JSON and YAML, not for lines of text. Do without them.")
     texts = [path, *(given for given in (prefix, require) if given is not None)]
     with ExitStack() as stack:
         contents = read_document(path) if document else b""
@@ -250,7 +261,7 @@ def translate(
         # Documents keep placeholders, also without the safety net.
         kept = Placeholders(placeholder or ()) if placeholder or document else None
         divided = divide_document(contents, document, name, recipe.languages, recipe.data.context,
-                                  kept or Placeholders()) if document else None
+                                  kept or Placeholders(), named) if document else None
         terms = None if glossary is None else Glossary.read(glossary, *recipe.languages.pair)
         lines = GivenLines(divided.sentences, name) if divided else opened[0]
         if path is None and may_be_document:

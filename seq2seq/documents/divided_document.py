@@ -272,7 +272,8 @@ class DividedDocument:
             translations: one for each of `sentences`.
             align: function that aligns tagged sentences with their translations; None: tags are placed by position.
             report: function that is called with the place of a block and a fault: NOT_TRANSLATED with the problem of a
-                message whose branches cannot be read, and so stays as it is; LOST_PLACEHOLDER if the block lost a
+                message whose branches cannot be read, and so stays as it is, or with the reason why it is not known
+                that a text is one; LOST_PLACEHOLDER if the block lost a
                 placeholder or a tag which its translated sentences still have, or if directives of printf changed their
                 order.
         """
@@ -295,7 +296,7 @@ class DividedDocument:
                        block.prepared.message is None and _reordered(block.prepared.block.text, blocks[-1].text)):
                 damaged.append(place)
         rendered = self._document.render(blocks, target_language)
-        for place, problem in self._unread:
+        for place, problem in [*self._unread, *self._document.left]:
             report(place, f"{NOT_TRANSLATED}: {problem}")
         for place in dict.fromkeys([*damaged, *self._document.left_out]):
             report(place, LOST_PLACEHOLDER)

@@ -10,7 +10,7 @@ from typing import Unpack
 from seq2seq.data.glossary import Glossary
 from seq2seq.documents.divided_document import DividedDocument
 from seq2seq.errors import CorpusError, UserError
-from seq2seq.formats.block import MAX_BYTES, naming, require_size
+from seq2seq.formats.block import MAX_BYTES, NO_KEYS, KeyNames, naming, require_size
 from seq2seq.formats.placeholders import Placeholders
 from seq2seq.formats.registry import SUFFIXES, format_of, parse
 from seq2seq.recipe import DecodingOptions, Languages, Recipe
@@ -25,7 +25,8 @@ from seq2seq.translation.worker_processes import TranslatorPool
 def translate_document(translator: Translator | TranslatorPool, document: Path | str | bytes,
                        format: str | None = None, *, name: str = "the document", glossary: Path | None = None,
                        placeholders: Sequence[str] = (), tag: str | None = None,
-                       progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]) -> bytes:
+                       keys: KeyNames = NO_KEYS, progress: ReportProgress | None = None,
+                       **decoding: Unpack[DecodingOptions]) -> bytes:
     """Translate a document, and return the result as bytes. Everything except the text stays as it is.
 
     Args:
@@ -34,6 +35,7 @@ def translate_document(translator: Translator | TranslatorPool, document: Path |
         name: name of a document that is given as contents, for messages and for the format.
         glossary: path of a glossary; see `Glossary.read`. placeholders: regular expressions of further placeholders. A
             translator that has a glossary or placeholders already keeps those without these arguments.
+        keys: keys of JSON and YAML whose strings are text, or stay.
         tag, progress, decoding: see `Translator.translate`.
     """
     path = Path(name) if isinstance(document, bytes) else Path(document)
@@ -46,7 +48,7 @@ def translate_document(translator: Translator | TranslatorPool, document: Path |
     kept = Placeholders(placeholders) if placeholders else translator.placeholders or Placeholders()
     terms = None if glossary is None else Glossary.read(glossary, *languages.pair)
     translator = translator.protecting(kept, terms)
-    divided = divide_document(data, format, str(path), languages, translator.reader.context, kept)
+    divided = divide_document(data, format, str(path), languages, translator.reader.context, kept, keys)
     sentences = [document_sentence(sentence, languages) for sentence in divided.sentences]
     n_best = translator.translate(sentences, tag=tag, progress=progress, **decoding)
     warnings, unseen = LineWarnings(str(path), "translations have faults"), UnseenCharacters(str(path))
@@ -67,13 +69,13 @@ def document_sentence(text: str, languages: Languages) -> Source:
 
 
 def divide_document(data: bytes, format: str, name: str, languages: Languages, context: int,
-                    placeholders: Placeholders) -> DividedDocument:
+                    placeholders: Placeholders, keys: KeyNames = NO_KEYS) -> DividedDocument:
     """Parse a document and divide it into sentences. Arguments and errors: see `registry.parse`.
 
     context: `data.context` of the model. Without context, equal sentences have equal translations. placeholders: those
-    that the document must keep.
+    that the document must keep. keys: see `translate_document`.
     """
-    parsed = parse(data, format, name, *languages.pair)
+    parsed = parse(data, format, name, *languages.pair, keys)
     with naming(name):
         return DividedDocument(parsed, once=not context, placeholders=placeholders)
 

@@ -67,7 +67,8 @@ class Block:
     markup_in_text: bool = True
 
     def __post_init__(self) -> None:
-        if len(self.text) > MAX_BLOCK_CHARACTERS and not is_data(self.text, self.key):      # a picture in a string
+        is_kept = self.may_be_data and len(self.text) > MAX_BLOCK_CHARACTERS and is_data(self.text, self.key)
+        if not is_kept:                                                         # such as a picture in a string
             require_block_size(len(self.text), self.place)
         if len(self.tags) > MAX_BLOCK_TAGS:
             raise DocumentError(f"{self.place or 'the document'}: a text with {len(self.tags):,} tags; a block may "
@@ -76,6 +77,18 @@ class Block:
     def serialize(self, escape: Callable[[str], str]) -> str:
         """Return the text with its tags. escape: function that escapes a text for the format."""
         return with_tags(self.text, self.tags, escape)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyNames:
+    """Keys that a user names. texts: keys whose strings are text, in addition to those that are known to hold prose;
+    strings under other keys stay. skipped: keys whose values stay."""
+
+    texts: frozenset[str] = frozenset()
+    skipped: frozenset[str] = frozenset()
+
+
+NO_KEYS = KeyNames()
 
 
 class Document(Protocol):
@@ -93,6 +106,10 @@ class Document(Protocol):
     @property
     def target_languages(self) -> Set[str]:
         """Codes of the languages of the translations that the document already has and keeps."""
+
+    @property
+    def left(self) -> Sequence[tuple[str, str]]:
+        """Places of texts that stay because it is not known if they are text, and the reason."""
 
     @property
     def left_out(self) -> Sequence[str]:

@@ -92,8 +92,7 @@ _PHRASES = {
     "time of PHP": r"[gGhH]:i(?::s)?(?: ?[aA])?",
     "directives of printf and strftime": r"(?:%(?:\d\$)?[-+_^#0]?[\d.]*+(?:hh?|ll?|[qzj])?[A-Za-z@%]|[^\w%]|\d)++",
     "HTML entities": r"(?:&(?:[A-Za-z][A-Za-z0-9]*+|#x?[0-9A-Fa-f]++);|[\W\d_])++",
-    "MIME type": r"(?:application|audio|font|image|multipart|text|video)/[\w.+*-]++(?:;\s*+[\w-]++=[^\s;]++)++"
-                 r"|(?:(?:application|audio|font|image|text|video)/[\w.+*-]++(?:,\s*+|\Z)){2,}",
+    "MIME type": r"(?:application|audio|font|image|multipart|text|video)/[\w.+*-]++(?:;\s*+[\w-]++=[^\s;]++)++",
     "lengths": rf"(?:(?:{_LENGTH}|0|auto)\s++)++(?:{_LENGTH}|0|auto)",
     "cron": rf"(?:[\d*][\d*/,-]*+\s++){{2,4}}{_CRON_FIELD}(?:\s++{_CRON_FIELD}){{1,2}}"
             r"|@(?:yearly|annually|monthly|weekly|daily|hourly|reboot)",
@@ -150,10 +149,12 @@ def is_data(text: str, key: str = "") -> bool:
         return True
     if len(text) <= _MAX_PHRASE and _PHRASE.fullmatch(text):
         return True
+    # A list of such words, as in "Ctrl+C, Ctrl+V", on one line or several.
+    words = [word for word in re.split(r"[,;\s]++", text) if word] if len(text) <= _MAX_PHRASE else []
+    if len(words) > 1 and all(any(map(str.isalpha, word)) and _is_data_word(word) for word in words):
+        return True
     if any(map(str.isspace, text)):
-        # A list of such words, as in "Ctrl+C, Ctrl+V", on one line or several.
-        words = [word.strip(",;") for word in text.split()] if len(text) <= _MAX_PHRASE else []
-        return bool(words) and all(any(map(str.isalpha, word)) and _is_data_word(word) for word in words)
+        return False
     return _is_data_word(text) or _is_locale(text) and not has_margins
 
 
@@ -169,9 +170,14 @@ def _is_locale(text: str) -> bool:
         len(match[1]) == 2 or len(text) > 3)
 
 
+def words_of_key(key: str) -> list[str]:
+    """Return the words of a key in lower case, such as those of `shortDescription` and `short_description`."""
+    return [word.lower() for word in _KEY_WORDS.findall(key)]
+
+
 def _is_data_of_key(text: str, key: str) -> bool:
     """Return True if a string has a form that a word may have, too, but its key names the form."""
-    words = {word.lower() for word in _KEY_WORDS.findall(key)} if key and len(text) <= _MAX_PHRASE else set()
+    words = set(words_of_key(key)) if key and len(text) <= _MAX_PHRASE else set()
     if words & {"lang", "language", "languages", "langs", "locale", "locales", "lng", "hreflang", "culture"}:
         match = _LOCALE.fullmatch(text)
         return match is not None and canonical(match[1]) in LANGUAGES

@@ -13,87 +13,75 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 
-from seq2seq.files import read_any_json
 from seq2seq.formats.block import IN_STRINGS, Block
-from seq2seq.formats.json_tree import json_parts, margin_before, read_json
+from seq2seq.formats.data_tree import Node, TreeDocument
+from seq2seq.formats.json_tree import margin_before, parse_json_tree
 from seq2seq.formats.spans import Edit
-from seq2seq.formats.units import Plural, Unit, UnitDocument, unit_of
+from seq2seq.formats.units import Plural, Unit, unit_of
 
 _TEXT_KEYS = {"message": "chrome", "defaultMessage": "vue", "string": "vue"}
 """Keys of the texts in objects that describe a message each, and a syntax of these texts."""
 _OTHER_KEYS = {"description", "placeholders", "hash", "developer_comment", "context", "id", "file", "start", "end"}
-_MAX_KEY = 100
-"""Maximum length of the beginning of a key that can tell what its values are."""
-_PLURAL = re.compile(r'("[^"]{1,200}_)(zero|one|two|few|many|other)"')
+_PLURAL = re.compile(r"(.{0,200}_)(zero|one|two|few|many|other)", re.DOTALL)
 
 
-@dataclass
-class _Level:
-    """Object or array. kept: True if its strings must not change. value_kept: True if the value of the last key must
-    not change. key: span of the last key, or of the key of an array. plurals: plurals by the beginning of their keys.
-    """
-
-    is_object: bool
-    kept: bool
-    value_kept: bool
-    key: tuple[int, int] = (0, 0)
-    plurals: dict[str, Plural] = field(default_factory=dict)
-
-
-class JsonDocument(UnitDocument):
+class JsonDocument(TreeDocument):
     """JSON. New non-ASCII characters are escaped if the document has only escaped ones."""
 
-    def find_units(self) -> Iterator[Unit]:
-        value = read_json(self.text)
+    def roots(self) -> list[Node]:
+        self._root = root = parse_json_tree(self.text)
         content = self.text.removeprefix("\ufeff")
         self._ensure_ascii = "\\u" in content and content.isascii()
-        text_key = next((key for key in _TEXT_KEYS if isinstance(value, dict) and value and all(
-            isinstance(one, dict) and key in one and one.keys() <= {key, *_OTHER_KEYS} for one in value.values())), "")
-        locale = value.get("@@locale") if isinstance(value, dict) else None
-        self.source_languages = {locale} if isinstance(locale, str) else set()
-        self._locale: tuple[int, int] | None = None                             # span of the locale of ARB
-        syntax = (_TEXT_KEYS.get(text_key, "vue"), *IN_STRINGS)
-        levels = [_Level(False, False, False)]
-        for kind, begin, end in json_parts(self.text):
-            level = levels[-1]
-            if kind in "{[":
-                levels.append(_Level(kind == "{", level.value_kept, level.value_kept, level.key))
-            elif kind in "}]":
-                levels.pop()
-            elif kind == "key":
-                token, level.key = self.text[begin:end], (begin, end)
-                if named := _PLURAL.fullmatch(token):
-                    level.plurals.setdefault(named[1], Plural(least=2)).entries[named[2]] = None
-                level.value_kept = level.kept or token.startswith('"@') or (
-                    bool(text_key) and len(levels) == 3 and token != f'"{text_key}"')
-            elif not self.text.startswith('"', begin):                          # a number, a boolean or null
-                continue
-            elif level.value_kept:
-                if len(levels) == 2 and self.text[slice(*level.key)] == '"@@locale"':
-                    self._locale = begin, end
-            else:
-                key = self.text[level.key[0] + 1:level.key[1] - 1][:_MAX_KEY] if level.key[1] else ""
-                unit = unit_of(begin, end, Block(
-                    read_any_json(self.text[begin:end]), place=f"line {self.line_at(begin)}", keeps_lines=True,
-                    access_keys="&", syntax=syntax, key=key), info=level.key)
-                if level.is_object and (named := _PLURAL.fullmatch(self.text, *level.key)):
-                    unit.plural, unit.category = level.plurals[named[1]], named[2]
-                yield unit
+        self._text_key = next((key for key in _TEXT_KEYS if root.members and not root.is_array and all(
+            key in one.members and not one.is_array and one.members.keys() <= {key, *_OTHER_KEYS}
+            for one in root.members.values())), "")
+        locale = root.text("@@locale")
+        self.source_languages = {locale} if locale is not None else set()
+        self.is_catalogue = bool(self._text_key or locale)
+        self._plurals: dict[tuple[int, str], Plural] = {}                       # by the place of the object, and key
+        return [root]
+
+    def is_kept(self, parent: Node, key: str) -> bool:
+        is_message = bool(self._text_key) and parent is not self._root
+        return key.startswith("@") or is_message and key != self._text_key
+
+    def units_of(self, node: Node, key: str, parent: Node) -> Iterator[Unit]:
+        if not isinstance(node.value, str):
+            return
+        comment = parent.text("description") if self._text_key else parent.text(f"@{key}", "description")
+        unit = unit_of(node.begin, node.end, Block(
+            node.value, place=f"line {self.line_at(node.begin)}", keeps_lines=True, access_keys="&",
+            syntax=(_TEXT_KEYS.get(self._text_key, "vue"), *IN_STRINGS), key=key, comment=comment or ""), info=node)
+        if not parent.is_array and (named := _PLURAL.fullmatch(key)):
+            place = parent.begin, named[1]
+            if place not in self._plurals:
+                categories = [other[2] for one in parent.members
+                              if (other := _PLURAL.fullmatch(one)) and other[1] == named[1]]
+                self._plurals[place] = Plural(dict.fromkeys(categories), least=2)
+            unit.plural, unit.category = self._plurals[place], named[2]
+        yield unit
 
     def write(self, unit: Unit, block: Block) -> str:
         return self._string(unit.before + block.text + unit.after)
 
     def added(self, other: Unit, category: str, block: Block) -> Edit:
-        begin, end = other.info                                                 # span of its key
+        begin, end = other.info.key_begin, other.info.key_end
         key = self.text[begin:end].removesuffix('other"') + f'{category}"'
         written = f"{key}{self.text[end:other.begin]}{self.write(other, block)}"
         return other.end, other.end, f",{margin_before(self.text, begin)}{written}"
 
-    def other_edits(self, language: str) -> Iterable[Edit]:
-        return [(*self._locale, self._string(language.replace("-", "_")))] if self._locale else ()
+    def written_key(self, key: str, old: str) -> str:
+        return json.dumps(key)
+
+    def added_entry(self, sibling: Node, entry: str) -> str:
+        return f",{margin_before(self.text, sibling.key_begin) or ' '}{entry}"
+
+    def other_edits(self, language: str) -> Iterator[Edit]:
+        if locale := self._root.find("@@locale"):
+            yield locale.begin, locale.end, self._string(language.replace("-", "_"))
+        yield from super().other_edits(language)
 
     def _string(self, text: str) -> str:
         return json.dumps(text, ensure_ascii=self._ensure_ascii)

@@ -6,10 +6,10 @@ Only parts with changed text are written again; all other members of the archive
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 
-from seq2seq.formats.block import MAX_TAGS, Block, DocumentError, require_count
+from seq2seq.formats.block import MAX_TAGS, NO_KEYS, Block, DocumentError, KeyNames, require_count
 from seq2seq.formats.office_archive import Archive
 from seq2seq.formats.office_languages import with_language
 from seq2seq.formats.office_paragraphs import Item, Names, Paragraph, Piece, make_paragraph
@@ -18,8 +18,14 @@ from seq2seq.formats.xml_units import XmlFile
 
 MAX_NESTED_PARAGRAPHS = 8
 """Maximum depth at which paragraphs inside of paragraphs, such as those of text boxes, are translated."""
+_CACHED = "c:v"
+"""Element of a chart with a text of its table, such as the name of a series."""
 _LOOKS = re.compile(r'\s(?:lang|altLang|dirty|err|smtClean|noProof|bmk|kumimoji|w:hint)="[^"]*"')
 """Attributes of run properties that do not change the look of text."""
+_HIDDEN = re.compile(r"<w:vanish\b(?![^<>]*w:val=[\"'](?:0|false|off))")
+"""Property of a run of Word that is hidden."""
+_DRAWINGS = r"|drawingml\.(?:chart|chartshapes|diagramData|diagramDrawing)\+xml|ms-office\.chartex\+xml"
+"""Content types of charts and SmartArt, of which the latter has its text twice, as data and as a drawing."""
 _SPACES = re.compile(r"[ \t\r\n]+")
 
 
@@ -50,30 +56,19 @@ class _OfficeDocument:
     source_languages: Set[str] = frozenset()
     target_languages: Set[str] = frozenset()
     left_out: Sequence[str] = ()
+    left: Sequence[tuple[str, str]] = ()
 
-    def __init__(self, data: bytes, source_language: str = "", target_language: str = "") -> None:
+    def __init__(self, data: bytes | Archive, source_language: str = "", target_language: str = "",
+                 keys: KeyNames = NO_KEYS) -> None:
         """Raises DocumentError: the document is malformed, hostile, too large, encrypted, or of another format."""
-        self._archive, self._language = Archive(data), source_language
+        self._archive = data if isinstance(data, Archive) else Archive(data)
+        self._language = source_language
         self._tags = 0
         self._parts = [self._read(name) for name in self._part_names()]
         self.blocks = [paragraph.block for part in self._parts for paragraph in part.paragraphs]
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
-        changed: dict[str, bytes] = {}
-        remaining = iter(translations)
-        for part in self._parts:
-            raws = [token.raw for token in part.tokens]
-            is_changed = False
-            pairs = list(zip(part.paragraphs, remaining, strict=False))
-            # Inner paragraphs are rendered first, because the XML of the paragraph around them contains their XML.
-            for paragraph, translation in sorted(pairs, key=lambda pair: pair[0].end):
-                if (translation.text, translation.tags) == (paragraph.block.text, paragraph.block.tags):
-                    continue
-                text = paragraph.render(translation, raws, self._names)
-                raws[paragraph.begin:paragraph.end] = [text] + [""] * (paragraph.end - paragraph.begin - 1)
-                is_changed = True
-            if is_changed:
-                changed[part.name] = part.xml.encode([(0, len(part.xml.text), "".join(raws))])
+        changed = self._changed(iter(translations))
         for name in self._style_parts if changed else ():
             if name in self._archive.contents:
                 xml = self._parse(name)
@@ -82,6 +77,25 @@ class _OfficeDocument:
                 if styles != xml.text:
                     changed[name] = xml.encode([(0, len(xml.text), styles)])
         return self._archive.replace(changed)
+
+    def _changed(self, remaining: Iterator[Block]) -> dict[str, bytes]:
+        """Return the changed members of the archive. remaining: translations of the blocks that follow."""
+        changed: dict[str, bytes] = {}
+        for part in self._parts:
+            raws = [token.raw for token in part.tokens]
+            is_changed = False
+            pairs = list(zip(part.paragraphs, remaining, strict=False))
+            # Inner paragraphs are rendered first, because the XML of the paragraph around them contains their XML.
+            for paragraph, translation in sorted(pairs, key=lambda pair: pair[0].end):
+                if (translation.text, translation.tags) == (paragraph.block.text, paragraph.block.tags):
+                    continue
+                is_cached = part.tokens[paragraph.begin - 1].name == _CACHED
+                text = paragraph.render(translation, raws, Names("", _CACHED) if is_cached else self._names)
+                raws[paragraph.begin:paragraph.end] = [text] + [""] * (paragraph.end - paragraph.begin - 1)
+                is_changed = True
+            if is_changed:
+                changed[part.name] = part.xml.encode([(0, len(part.xml.text), "".join(raws))])
+        return changed
 
     def _part_names(self) -> list[str]:
         raise NotImplementedError
@@ -179,7 +193,9 @@ class _RunDocument(_OfficeDocument):
                 index = last + 1
                 continue
             name = token.name.removeprefix(prefix)
-            if token.kind not in ("open", "alone") or token.name in self._dropped:
+            if token.kind == "text" and tokens[begin - 1].name == _CACHED:
+                items.append(Item("text", [Piece(None, index, after)], token.text))
+            elif token.kind not in ("open", "alone") or token.name in self._dropped:
                 pass
             elif name == "pPr":
                 begin = after
@@ -222,6 +238,7 @@ class _RunDocument(_OfficeDocument):
         tokens, ends = part.tokens, part.ends
         items: list[Item] = []
         properties = style = ""
+        is_hidden = False
         index = begin
         while index < end:
             token = tokens[index]
@@ -233,6 +250,9 @@ class _RunDocument(_OfficeDocument):
             elif name == "rPr":
                 properties = "".join(one.raw for one in tokens[index:after])
                 style = self._style(part, index, after)
+                is_hidden = _HIDDEN.search(properties) is not None
+            elif is_hidden and name not in ("fldChar", "instrText"):
+                items.append(Item("atom", pieces))
             elif name == "t":
                 text = "".join(one.text for one in tokens[index:after])
                 items.append(Item("text", pieces, text, style))
@@ -262,8 +282,29 @@ class _RunDocument(_OfficeDocument):
         return "" if re.fullmatch(r"<[\w:]+\s*(?:/>|>\s*</[\w:]+>)", raw) else raw
 
 
+class PptxDocument(_RunDocument):
+    """Presentation of PowerPoint: slides and their notes, charts and SmartArt."""
+
+    _format = "PowerPoint"
+    _names = Names("a:r", "a:t")
+    _types = rf"presentationml\.(?:slide|notesSlide)\+xml{_DRAWINGS}"
+    _empty = "presentationml."
+    _style_parts = ("ppt/presentation.xml",)
+    _prefix = "a:"
+    _namespace = "drawingml(?:/2006)?/main"
+    _paragraph_names = frozenset({"a:p", _CACHED})
+    _skipped = frozenset({"mc:Fallback"})
+
+
+class _Drawings(PptxDocument):
+    """Charts and SmartArt of a document of Word."""
+
+    _types = _DRAWINGS.removeprefix("|")
+    _empty = "xml"
+
+
 class DocxDocument(_RunDocument):
-    """Document of Word: text, headers, footers, notes and comments."""
+    """Document of Word: text, headers, footers, notes and comments, charts and SmartArt. Hidden text stays."""
 
     _format = "Word"
     _names = Names("w:r", "w:t", preserve=True)
@@ -277,19 +318,14 @@ class DocxDocument(_RunDocument):
     _containers = frozenset({"hyperlink", "ins", "moveTo", "smartTag", "sdt", "customXml", "dir", "bdo", "fldSimple"})
     _dropped = frozenset({"w:proofErr", "w:lastRenderedPageBreak", "w:softHyphen"})
 
+    def __init__(self, data: bytes | Archive, source_language: str = "", target_language: str = "",
+                 keys: KeyNames = NO_KEYS) -> None:
+        super().__init__(data, source_language)
+        self._drawings = _Drawings(self._archive)
+        self.blocks += self._drawings.blocks
 
-class PptxDocument(_RunDocument):
-    """Presentation of PowerPoint: slides and their notes."""
-
-    _format = "PowerPoint"
-    _names = Names("a:r", "a:t")
-    _types = r"presentationml\.(?:slide|notesSlide)\+xml"
-    _empty = "presentationml."
-    _style_parts = ("ppt/presentation.xml",)
-    _prefix = "a:"
-    _namespace = "drawingml(?:/2006)?/main"
-    _paragraph_names = frozenset({"a:p"})
-    _skipped = frozenset({"mc:Fallback"})
+    def _changed(self, remaining: Iterator[Block]) -> dict[str, bytes]:
+        return super()._changed(remaining) | self._drawings._changed(remaining)
 
 
 class OdtDocument(_OfficeDocument):
@@ -305,7 +341,8 @@ class OdtDocument(_OfficeDocument):
         names = set(self._archive.contents)
         if "META-INF/manifest.xml" in names and b"encryption-data" in self._archive.read("META-INF/manifest.xml"):
             raise DocumentError("the document is encrypted. Save it without a password.")
-        return ["content.xml", *names & {"styles.xml"}]
+        charts = sorted(name for name in names if re.fullmatch(r"Object[^/]*+/content\.xml", name))
+        return ["content.xml", *names & {"styles.xml"}, *charts]
 
     def _is_skipped(self, token: XmlToken) -> bool:
         # The text in cells of numbers, dates and formulas is only a copy of their value.

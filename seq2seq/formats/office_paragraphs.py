@@ -50,7 +50,8 @@ class Item:
 
 @dataclass(slots=True)
 class Names:
-    """Names of the elements of runs and texts. run: "" for ODT, which has no runs. preserve: write xml:space."""
+    """Names of the elements of runs and texts. run: "" for ODT and cells of charts, which have no runs. text: "" for
+    ODT. preserve: write xml:space."""
 
     run: str
     text: str
@@ -137,7 +138,7 @@ class _Writer:
             return
         self._after_break = False
         if not self._names.run:
-            self._parts.append(_escape_spaces(text, not self._parts))
+            self._parts.append(escape_xml(text) if self._names.text else _escape_spaces(text, not self._parts))
             return
         self._switch(self._styles[-1][1])
         preserve = ' xml:space="preserve"' if self._names.preserve and text != text.strip() else ""

@@ -11,7 +11,7 @@ from xml.parsers import expat
 
 from seq2seq.errors import UserError
 from seq2seq.files import compression_of
-from seq2seq.formats.block import Document, DocumentError, encoding_of, naming, wide_encoding
+from seq2seq.formats.block import NO_KEYS, Document, DocumentError, KeyNames, encoding_of, naming, wide_encoding
 from seq2seq.formats.xml_tokens import decode_xml
 from seq2seq.languages import LANGUAGES, is_language, is_same_language, main_language
 
@@ -104,25 +104,29 @@ def structure_of(data: bytes) -> str | None:
     return [*_BEGINNINGS][found.lastindex - 1] if found and found.lastindex else None
 
 
-def parse(data: bytes, format: str, name: str, source_language: str, target_language: str) -> Document:
+def parse(data: bytes, format: str, name: str, source_language: str, target_language: str,
+          keys: KeyNames = NO_KEYS) -> Document:
     """Parse a document as `read` does. name: name of the document, with which its errors begin."""
     with naming(name):
-        return read(data, format, source_language, target_language)
+        return read(data, format, source_language, target_language, keys)
 
 
-def read(data: bytes, format: str, source_language: str, target_language: str) -> Document:
+def read(data: bytes, format: str, source_language: str, target_language: str, keys: KeyNames = NO_KEYS) -> Document:
     """Parse a document.
 
     Args:
         format: one of FORMATS. source_language, target_language: codes of the languages of the translation; the first
             one is "" if it is not known yet.
+        keys: keys that the user names, in JSON and YAML.
     """
     if format not in FORMATS:
         raise UserError(f"'{format}' is not a format of documents. The formats are {', '.join(FORMATS)}.")
     module, _, class_name = _TABLE[format][0].rpartition(".")
     if format not in OFFICE:
         _require_text(data)
-    document: Document = getattr(import_module(module), class_name)(data, source_language, target_language)
+    if keys != NO_KEYS and format not in ("json", "yaml"):
+        raise UserError(f"--keys and --skip-keys are for JSON and YAML, not for {format}. Do without them.")
+    document: Document = getattr(import_module(module), class_name)(data, source_language, target_language, keys)
     _require_language("texts", document.source_languages, source_language)
     _require_language("translations", document.target_languages, target_language)
     return document

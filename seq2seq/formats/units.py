@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from seq2seq.formats.block import Block
+from seq2seq.formats.block import NO_KEYS, Block, KeyNames
 from seq2seq.formats.plurals import plural_sources
 from seq2seq.formats.spans import Edit, replace_spans
 from seq2seq.formats.texts import decode_text, is_text, line_end_of, trim
@@ -63,16 +63,20 @@ def unit_of(begin: int, end: int, block: Block, info: Any = None) -> Unit:
 class UnitDocument:
     """Document of units, with the interface of `block.Document`.
 
-    languages: languages of the texts and of the translation; "" for a language that is not known. text, encoding:
-    decoded document. line_end: its line end. units: units with texts, in order. unread: places of texts
-    that `find_units` could not find in the document, and that stay.
+    languages: languages of the texts and of the translation; "" for a language that is not known. keys: those that the
+    user names, in JSON and YAML. text, encoding: decoded document. line_end: its line end. units: units with texts, in
+    order. unread: places of texts that `find_units` could not find in the document, and that stay. left: places of
+    texts that stay because it is not known if they are text, and the reason.
     """
 
-    def __init__(self, data: bytes, source_language: str = "", target_language: str = "") -> None:
+    def __init__(self, data: bytes, source_language: str = "", target_language: str = "", keys: KeyNames = NO_KEYS
+                 ) -> None:
         self.languages = source_language, target_language
+        self.keys = keys
         self.source_languages: set[str] = set()
         self.target_languages: set[str] = set()
         self.unread: list[str] = []
+        self.left: list[tuple[str, str]] = []
         self.left_out: list[str] = []
         self.text, self.encoding = self.decode(data)
         self.line_end = line_end_of(self.text)

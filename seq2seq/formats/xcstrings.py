@@ -12,7 +12,8 @@ from typing import Any
 
 from seq2seq.files import read_any_json
 from seq2seq.formats.block import IN_STRINGS, Block, DocumentError, require_count
-from seq2seq.formats.json_tree import JsonNode, margin_before, parse_json_tree
+from seq2seq.formats.data_tree import Node
+from seq2seq.formats.json_tree import margin_before, parse_json_tree
 from seq2seq.formats.plurals import CATEGORIES, plural_sources
 from seq2seq.formats.spans import Edit
 from seq2seq.formats.texts import trim
@@ -66,7 +67,7 @@ class XcstringsDocument(UnitDocument):
         """Return the code of a language as the catalogue writes it."""
         return next((one for one in sorted(self._codes) if canonical(one) == canonical(language)), language)
 
-    def _is_translated(self, node: JsonNode) -> bool:
+    def _is_translated(self, node: Node) -> bool:
         found = node.find("localizations", self._code(self.languages[1]))
         return found is not None and any(unit.get("state") != "new" for unit in _units(
             read_any_json(self.text[found.begin:found.end])))
@@ -92,7 +93,7 @@ class XcstringsDocument(UnitDocument):
         return {key: inner if key == "stringUnit" else self._translated(inner, translations, language)
                 for key, inner in value.items()}
 
-    def _edit(self, string: JsonNode, code: str, value: dict[str, Any]) -> tuple[int, int, str]:
+    def _edit(self, string: Node, code: str, value: dict[str, Any]) -> tuple[int, int, str]:
         """Return the edit that gives a string a localization, before the first one whose code follows."""
         localizations = string.find("localizations")
         if localizations is not None and (old := localizations.find(code)):

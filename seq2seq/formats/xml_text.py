@@ -116,8 +116,7 @@ def _elements_with_text(tokens: Sequence[XmlToken], ends: Mapping[int, int], opt
     for index, token in enumerate(tokens):
         if token.kind == "open":
             owners.append(owners[-1] if token.name in options.non_splitting else index)
-            if options.ignores(token):
-                ignored = max(ignored, ends[index])
+            ignored = max(ignored, ends[index] if options.ignores(token) else -1)
         elif token.kind == "close":
             owners.pop()
         elif token.kind == "text" and index > ignored and token.text.strip():

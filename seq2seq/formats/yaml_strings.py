@@ -10,23 +10,24 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning, YAMLError
-from ruamel.yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode
+from ruamel.yaml.nodes import CollectionNode, MappingNode, ScalarNode
+from ruamel.yaml.nodes import Node as YamlNode
 
 from seq2seq.formats.block import IN_STRINGS, MAX_DEPTH, Block, DocumentError, require_count
+from seq2seq.formats.data_tree import Node, TreeDocument
 from seq2seq.formats.plurals import CATEGORIES
 from seq2seq.formats.spans import Edit
-from seq2seq.formats.units import Plural, Unit, UnitDocument, unit_of
-from seq2seq.languages import LANGUAGES, main_language
+from seq2seq.formats.units import Plural, Unit, unit_of
 
 MAX_CHARACTERS = 1_000_000
 """Maximum size of a YAML document in characters. The parser reads 60,000 to 300,000 in a second."""
 _SYNTAX = ("vue", *IN_STRINGS)
 _STRING_TAG = "tag:yaml.org,2002:str"
-_LANGUAGE = re.compile(r"[a-z]{2,3}(?:[-_][A-Za-z]{2,4}){0,2}")
+_NULL_TAG = "tag:yaml.org,2002:null"
 _PROPERTIES = re.compile(r"(?:[&!][^\s]*+\s++)*+")                              # anchor and tag before a scalar
 _BOOLEAN = re.compile(r"(?i:y|yes|n|no|on|off)")
 """Plain scalars that are booleans in YAML 1.1, which Ruby reads, but strings in YAML 1.2."""
@@ -37,52 +38,58 @@ _PLAIN = re.compile(r"(?!(?i:y|yes|n|no|on|off|true|false|null)\Z)[^\W\d_](?:[^:
 _FLOW_MARKS = re.compile(r"[,\[\]{}]|:(?!\w)")
 
 
-class YamlDocument(UnitDocument):
+class YamlDocument(TreeDocument):
     """YAML. A text in one of YAML's styles stays in it, if the style can have the translation."""
 
-    def find_units(self) -> Iterator[Unit]:
+    def roots(self) -> list[Node]:
         require_count(len(self.text), MAX_CHARACTERS, "characters")
-        roots = _compose(self.text[self.begin:])
         self._ascii = "\\u" in self.text and self.text[self.begin:].isascii()
-        self._language = _language_key(roots[0]) if len(roots) == 1 else None
-        self.source_languages = {self._language.value} if self._language else set()
         self._in_flow: set[int] = set()                                         # nodes in brackets or braces
         seen: set[int] = set()                                                  # an alias is its node once more
-        todo: list[tuple[str, Node]] = [("", root) for root in reversed(roots)]
-        while todo:
-            key, node = todo.pop()
-            if id(node) in seen:
-                continue
-            seen.add(id(node))
-            if isinstance(node, ScalarNode):
-                if unit := self._unit(node, key):
-                    yield unit
-                continue
-            inner = [(str(name.value), value) for name, value in node.value] if isinstance(node, MappingNode) else [
-                (key, value) for value in node.value]
-            if isinstance(node, CollectionNode) and node.flow_style:
-                self._in_flow |= {id(value) for _, value in inner}
-            if isinstance(node, MappingNode) and (entries := _plural_entries(node, seen)):
-                seen |= {id(value) for _, value in entries.values()}
-                yield from self._plural(entries)
-            else:
-                todo += reversed(inner)
+        return [self._tree(node, seen) for node in _compose(self.text[self.begin:])]
 
-    def _unit(self, node: ScalarNode, key: str = "") -> Unit | None:
-        text = node.value
-        if node.tag != _STRING_TAG or not node.style and _BOOLEAN.fullmatch(text):
-            return None
-        return unit_of(*self._span(node), Block(text, place=f"line {node.start_mark.line + 1}", keeps_lines=True,
+    def _tree(self, node: YamlNode, seen: set[int], key: YamlNode | None = None) -> Node:
+        """Return a node of the parser with the nodes in it, as a tree. key: key of the node."""
+        seen.add(id(node))
+        begin, end = self.begin + node.start_mark.index, self.begin + node.end_mark.index
+        tree = Node(begin, end, key_begin=begin, key_end=begin, source=node)
+        if key is not None:
+            tree.key_begin, tree.key_end = self._span(key)
+        if isinstance(node, ScalarNode):
+            is_string = node.tag == _STRING_TAG and (node.style or not _BOOLEAN.fullmatch(node.value))
+            tree.value = node.value if is_string else None if node.tag == _NULL_TAG else 0
+            return tree
+        assert isinstance(node, CollectionNode)
+        tree.is_array = not isinstance(node, MappingNode)
+        for number, one in enumerate(node.value):
+            name, value = (None, one) if tree.is_array else one
+            if id(value) not in seen:
+                tree.members[str(number if name is None else name.value)] = self._tree(value, seen, name)
+            if node.flow_style:
+                self._in_flow.add(id(value))
+        if tree.members and not node.flow_style:                                # without the comments that follow
+            tree.end = [*tree.members.values()][-1].end
+        return tree
+
+    def units_of(self, node: Node, key: str, parent: Node) -> Iterator[Unit]:
+        if isinstance(node.value, str):
+            yield self._unit(node.source, key)
+        elif entries := _plural_entries(node):
+            yield from self._plural(entries, key)
+
+    def _unit(self, node: ScalarNode, key: str) -> Unit:
+        return unit_of(*self._span(node), Block(node.value, place=f"line {node.start_mark.line + 1}", keeps_lines=True,
                                                 syntax=_SYNTAX, key=key), info=(None, node))
 
-    def _plural(self, entries: Mapping[str, tuple[Node, ScalarNode]]) -> Iterator[Unit]:
-        """Yield the units of a plural. entries: key and value of each category."""
+    def _plural(self, entries: Mapping[str, tuple[YamlNode, ScalarNode]], key: str) -> Iterator[Unit]:
+        """Yield the units of a plural. entries: key and value of each category. key: key of the plural."""
         names = list(entries)
         plural = Plural({name: self._entry(entries[name], entries[following][0] if following else None)
                          for name, following in zip(names, [*names[1:], ""], strict=True)})
-        for category, (key, value) in entries.items():
-            if unit := self._unit(value):
-                unit.plural, unit.category, unit.info = plural, category, (key, value)
+        for category, (name, value) in entries.items():
+            if value.tag == _STRING_TAG:
+                unit = self._unit(value, key)
+                unit.plural, unit.category, unit.info = plural, category, (name, value)
                 yield unit
 
     def added(self, other: Unit, category: str, block: Block) -> Edit:
@@ -92,7 +99,7 @@ class YamlDocument(UnitDocument):
         text = other.before + block.text + other.after
         return place, place, f"{category}: {self._flow_scalar(value, text)}{separator}"
 
-    def _entry(self, entry: tuple[Node, ScalarNode], following: Node | None) -> tuple[int, int] | None:
+    def _entry(self, entry: tuple[YamlNode, ScalarNode], following: YamlNode | None) -> tuple[int, int] | None:
         """Return the span of an entry with the separator after it; None if a comment follows or no entry follows.
 
         following: key of the next entry; None if there is none.
@@ -103,13 +110,19 @@ class YamlDocument(UnitDocument):
         begin, end, after = self._span(key)[0], self.begin + value.end_mark.index, self._span(following)[0]
         return None if self.text[end:after].strip(" ,\r\n") else (begin, after)
 
-    def other_edits(self, language: str) -> Iterable[Edit]:
-        """Replace the key that names the language."""
-        if self._language is not None:
-            quote = '"' if not _PLAIN.fullmatch(language) else self._language.style or ""
-            yield *self._span(self._language), f"{quote}{language}{quote}"
+    def written_key(self, key: str, old: str) -> str:
+        quote = old[0] if old[:1] in ("'", '"') else "" if _PLAIN.fullmatch(key) else '"'
+        return f"{quote}{key}{quote}"
 
-    def _span(self, node: Node) -> tuple[int, int]:
+    def added_entry(self, sibling: Node, entry: str) -> str:
+        if id(sibling.source) in self._in_flow:
+            return f", {entry}"
+        begin = sibling.key_begin
+        indent = " " * (begin - max(self.text.rfind(end, 0, begin) for end in "\r\n") - 1)
+        line = indent + entry.rstrip("\r\n")
+        return line + self.line_end if self.text[sibling.end - 1] in "\r\n" else self.line_end + line
+
+    def _span(self, node: YamlNode) -> tuple[int, int]:
         """Return the span of a scalar without its anchor and tag."""
         begin, end = self.begin + node.start_mark.index, self.begin + node.end_mark.index
         match = _PROPERTIES.match(self.text, begin, end)
@@ -151,15 +164,17 @@ class YamlDocument(UnitDocument):
         return header + line_end + content[:place] + written + content[len(content.rstrip()):]
 
 
-def _plural_entries(node: MappingNode, seen: Set[int]) -> dict[str, tuple[Node, ScalarNode]]:
+def _plural_entries(node: Node) -> dict[str, tuple[YamlNode, ScalarNode]]:
     """Return key and value by category of a mapping whose keys are plural categories; {} for another mapping."""
-    entries = {key.value: (key, value) for key, value in node.value
-               if isinstance(value, ScalarNode) and id(value) not in seen and key.value in CATEGORIES}
-    is_alone = len(entries) == 1 and "other" in entries and "%{count}" not in entries["other"][1].value
-    return {} if len(entries) < len(node.value) or "other" not in entries or is_alone else entries
+    if node.is_array or not {"other"} <= node.members.keys() <= {*CATEGORIES}:
+        return {}
+    entries = {key.value: (key, value) for key, value in node.source.value}
+    is_alone = len(entries) == 1 and "%{count}" not in entries["other"][1].value
+    are_scalars = all(isinstance(value, ScalarNode) for _, value in entries.values())
+    return {} if len(node.members) < len(node.source.value) or is_alone or not are_scalars else entries
 
 
-def _compose(text: str) -> list[Node]:
+def _compose(text: str) -> list[YamlNode]:
     """Return the root node of each document of a stream."""
     try:
         with warnings.catch_warnings():
@@ -175,18 +190,3 @@ def _compose(text: str) -> list[Node]:
     except RecursionError:
         raise DocumentError(f"values are nested too deeply, more than {MAX_DEPTH // 10} deep. Simplify the document.") \
             from None
-
-
-def _language_key(root: Node) -> ScalarNode | None:
-    """Return the key of all texts if it is the code of their language; None if there is no such key."""
-    if not isinstance(root, MappingNode) or not root.value:
-        return None
-    keys = [key for key, value in root.value if isinstance(key, ScalarNode) and isinstance(value, MappingNode)
-            and _LANGUAGE.fullmatch(key.value) and main_language(key.value) in {*map(main_language, LANGUAGES)}]
-    if len(keys) < len(root.value):
-        return None
-    names = ", ".join(key.value for key in keys[:20])
-    if len(keys) > 1:
-        raise DocumentError(f"line {keys[1].start_mark.line + 1}: the document has texts in several languages "
-                            f"({names}). Give a document with the texts of the source language only.")
-    return keys[0]

@@ -213,8 +213,7 @@ WITH_COMMENT = {
 
 
 @pytest.mark.parametrize("comment", [
-    "{Locked}", "Do not translate.", "[DO NOT TRANSLATE]", "A product. Don't translate this string", "Not translatable"
-])
+    "{Locked}", "Do not translate.", "[DO NOT TRANSLATE]", "A product. Don't translate this", "Not translatable"])
 @pytest.mark.parametrize("format", WITH_COMMENT)
 def test_a_text_that_its_developer_asks_to_keep_stays(format, comment):
     data = WITH_COMMENT[format].format("Two dogs", comment).encode()

@@ -1,6 +1,7 @@
 """Office documents: text is translated with its formatting, all else keeps its bytes, and archives are not trusted."""
 
 import io
+import re
 import struct
 import time
 import zipfile
@@ -12,8 +13,12 @@ import docx
 import pptx
 import pytest
 from document_translators import shortened, translated
+from hypothesis import assume
 from hypothesis import strategies as st
+from pptx.chart.data import CategoryChartData
+from pptx.enum.chart import XL_CHART_TYPE
 from property_checks import few_and_many
+from unchanged_documents import is_data, texts, upper
 
 from seq2seq.documents.divided_document import DividedDocument
 from seq2seq.formats.block import DocumentError
@@ -390,6 +395,7 @@ def test_every_character_keeps_its_formatting(runs, translate):
         one = paragraph.add_run(text)
         one.bold, one.italic, one.font.small_caps = bold, italic, small or None
     source = DocxDocument(saved(document))
+    assume(not any(map(is_data, source.blocks)))
     result = docx.Document(io.BytesIO(translated(source, translate))).paragraphs[0]
     if translate is not str.upper and source.blocks:
         assert "".join(result.text.split()) == "".join(translate("".join(text for text, *_ in runs).strip()).split())
@@ -408,3 +414,79 @@ def test_five_thousand_paragraphs_take_seconds():
     begin = time.perf_counter()
     assert body(translated(DocxDocument(data))).count("FETTER") == 5_000
     assert time.perf_counter() - begin < 10
+
+
+DRAWING = 'xmlns:a="http://schemas.openxmlformats.org/drawingml/2006/main" xmlns:c="c" xmlns:dgm="d" xmlns:dsp="e"'
+CHART = (f'<c:chartSpace {DRAWING}><c:title><a:p><a:pPr/><a:r><a:t>Sales of </a:t></a:r><a:r><a:rPr b="1"/><a:t>dogs'
+         "</a:t></a:r></a:p></c:title><c:ser><c:tx><c:strRef><c:f>Sheet1!$B$1</c:f><c:strCache><c:pt><c:v>Big  dogs "
+         "&amp; co</c:v></c:pt></c:strCache></c:strRef></c:tx><c:val><c:numCache><c:formatCode>General</c:formatCode>"
+         "<c:pt><c:v>4.3</c:v></c:pt></c:numCache></c:val></c:ser></c:chartSpace>")
+SMART_ART = (f"<dgm:dataModel {DRAWING}><dgm:pt><dgm:t><a:p><a:r><a:t>One step</a:t></a:r></a:p></dgm:t></dgm:pt>"
+             "</dgm:dataModel>")
+SHAPES = f"<dsp:drawing {DRAWING}><dsp:txBody><a:p><a:r><a:t>One step</a:t></a:r></a:p></dsp:txBody></dsp:drawing>"
+PREFIX = "application/vnd.openxmlformats-officedocument.drawingml."
+
+
+def test_charts_and_smart_art_of_word_are_translated():
+    types = TYPES.replace("</Types>", (
+        f'<Override PartName="/word/charts/chart1.xml" ContentType="{PREFIX}chart+xml"/>'
+        f'<Override PartName="/word/diagrams/data1.xml" ContentType="{PREFIX}diagramData+xml"/>'
+        '<Override PartName="/word/diagrams/drawing1.xml" '
+        'ContentType="application/vnd.ms-office.drawingml.diagramDrawing+xml"/></Types>'))
+    parts = {"word/charts/chart1.xml": CHART, "word/diagrams/data1.xml": SMART_ART,
+             "word/diagrams/drawing1.xml": SHAPES}
+    data = archive([("[Content_Types].xml", types), ("word/document.xml", (
+        f"<w:document {WORD}><w:body><w:p>{run('A dog')}</w:p></w:body></w:document>")), *parts.items()])
+    divided = DividedDocument(DocxDocument(data), once=True)
+    assert divided.sentences == ["A dog", "Sales of dogs", "Big  dogs & co", "One step"]
+    assert divided.join(divided.sentences, "de") == data
+    result = divided.join(list(map(str.upper, divided.sentences)), "de")
+    assert "A DOG" in body(result)
+    assert part(result, "word/charts/chart1.xml") == CHART.replace("Sales of ", "SALES OF ").replace(
+        ">dogs<", ">DOGS<").replace("Big  dogs &amp; co", "BIG  DOGS &amp; CO")
+    for name, source in [*parts.items()][1:]:
+        assert part(result, name) == source.replace("One step", "ONE STEP")
+
+
+def test_charts_of_powerpoint_are_read_back_by_python_pptx():
+    presentation = pptx.Presentation()
+    chart_data = CategoryChartData()
+    chart_data.categories = ["Red dogs", "Blue cats", "2019"]
+    chart_data.add_series("First series", (1, 2, 3))
+    chart = presentation.slides.add_slide(presentation.slide_layouts[6]).shapes.add_chart(
+        XL_CHART_TYPE.COLUMN_CLUSTERED, 0, 0, 99, 99, chart_data).chart
+    chart.has_title = True
+    chart.chart_title.text_frame.text = "Dogs and cats"
+    divided = DividedDocument(PptxDocument(saved(presentation)))
+    assert sorted(divided.sentences) == ["Blue cats", "Dogs and cats", "First series", "Red dogs"]
+    result = divided.join(list(map(str.upper, divided.sentences)), "de")
+    read = pptx.Presentation(io.BytesIO(result)).slides[0].shapes[0].chart
+    assert [*read.plots[0].categories] == ["RED DOGS", "BLUE CATS", "2019"]
+    assert (read.chart_title.text_frame.text, read.series[0].name) == ("DOGS AND CATS", "FIRST SERIES")
+    assert [*read.series[0].values] == [1, 2, 3]
+
+
+def test_titles_of_charts_in_open_document_are_translated():
+    chart = f"<office:document-content {OPEN_DOCUMENT}><text:p>Two dogs</text:p></office:document-content>"
+    data = open_document("<text:p>A dog</text:p>", **{"Object 1/content.xml": chart})
+    document = OdtDocument(data)
+    assert texts(document) == ["A dog", "Two dogs"]
+    assert part(upper(document), "Object 1/content.xml") == chart.replace("Two dogs", "TWO DOGS")
+
+
+@pytest.mark.parametrize("hidden", [
+    "<w:vanish/>", '<w:b/><w:vanish w:val="1"/>', "<w:vanish w:val='true'/>", '<w:vanish w:val="on" />'])
+def test_hidden_text_stays_and_takes_no_visible_words_with_it(hidden):
+    tab = f"<w:r><w:rPr>{hidden}</w:rPr><w:tab/></w:r>"
+    data = word(f"<w:p>{run('A red ')}{tab}{run('secret note ', hidden)}{run('dog sleeps.')}</w:p>")
+    divided = DividedDocument(DocxDocument(data))
+    assert divided.sentences == ["A red dog sleeps."]
+    result = body(divided.join(["Ein roter Hund schläft."], "de"))
+    assert f"<w:rPr>{hidden}</w:rPr><w:tab/><w:t>secret note </w:t></w:r>" in result
+    assert "".join(re.findall("<w:t[^>]*>([^<]*)", result)).replace("secret note ", "") == "Ein roter Hund schläft."
+
+
+@pytest.mark.parametrize("visible", ['<w:vanish w:val="0"/>', "<w:vanish w:val='false'/>", "<w:specVanish/>", "<w:b/>"])
+def test_text_that_is_not_hidden_is_translated(visible):
+    data = word(f"<w:p>{run('A red ')}{run('dog', visible)}{run(' sleeps.')}</w:p>")
+    assert DividedDocument(DocxDocument(data)).sentences == ["A red dog sleeps."]

@@ -64,7 +64,7 @@ def test_the_key_of_all_texts_becomes_the_target_language(source, language, expe
 
 
 @pytest.mark.parametrize(("source", "message"), [
-    ("en:\n  a: A b\nde:\n  a: C d\n", "name:3: the document has texts in several languages"),
+    ("fr:\n  a: A b\nde:\n  a: C d\n", "name:1: the document has texts in several languages"),
     ("fr:\n  a: A b\n", "language fr, not en"), ("a: [b\nc", "name:2, column 2"), ("a: *b\n", "name:1, column 4"),
     ("a: 'b\n", "name:2"), ("a:\tb: c\n\t- d\n", "name:"), ("a: \x07\n", "name: "), ("[" * 10_000, "nested")])
 def test_other_documents_are_refused(source, message):
