@@ -16,7 +16,7 @@ from seq2seq.formats.catalogue import CONTROLS, Catalogue, Field, Message, decla
 from seq2seq.formats.placeholders import Placeholders
 from seq2seq.formats.plurals import MAX_FORMS, gettext_language, gettext_rule, singular_forms
 from seq2seq.formats.spans import Edit, replace_spans
-from seq2seq.formats.syntaxes import GETTEXT_FORMATS, find_markup, keeps_arguments, with_boundaries
+from seq2seq.formats.syntaxes import BOUNDARIES, GETTEXT_FORMATS, find_markup, keeps_arguments, with_boundaries
 from seq2seq.formats.texts import decode_text, trim, wrap
 from seq2seq.formats.units import Unit, UnitDocument
 from seq2seq.languages import is_same_language
@@ -130,7 +130,7 @@ class PoDocument(UnitDocument):
         for index, source in enumerate(message.sources):
             before, block, after = _block(message, source, syntax)
             text = translations.get(index, block).text
-            text = with_boundaries(text) if "rst" in syntax else text
+            text = with_boundaries(text, syntax[0]) if syntax[0] in BOUNDARIES else text
             text = _escape_apostrophes(text) if "java" in syntax else text
             if documentation and _markup(text, documentation) != _markup(block.text, documentation) or not all(
                     keeps_arguments(source.value, before + text + after, name) for name in _formats(message)):

@@ -250,7 +250,7 @@ class _SubtitleDocument(UnitDocument):
         lead = text[begin:self._end_of_lead(text, begin, end)]
         begin += len(lead)
         end = max(begin, len(text[:end].rstrip(_MUSIC + " \u00a0" + "#" * ("#" in lead))))
-        pair_ends = {tag.pair: tag.position for tag in tags}
+        pair_ends = {tag.pair: tag.position for tag in tags} | {None: -1}
         before = behind = ""
         fixed: list[_Fixed] = []
         inner = []
@@ -259,8 +259,7 @@ class _SubtitleDocument(UnitDocument):
         for piece, low, high in zip(pieces, places, places[1:], strict=False):
             if piece.kind != "text" and piece.kind != "line end":
                 number, tag = next(numbered)
-                is_inside = piece.name == "rt" or tag.pair is not None and pair_ends[tag.pair] > begin
-                if is_inside and first <= number < after:
+                if (piece.name == "rt" or pair_ends[tag.pair] > begin) and first <= number < after:
                     inner.append(tag)
                     continue
             if piece.kind == "text":

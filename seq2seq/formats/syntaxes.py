@@ -134,18 +134,18 @@ _MAN: tuple[_Rule, ...] = (
     ("value", rf"\\f(?:[B3]|\[B\])(?:[^\s\\]|\\[- ])++{_ROMAN}(?:{_PAGE})?"),
     ("value", rf"\\f(?:C|\(C.|\[C.?\])[^\n]{{1,200}}?{_ROMAN}"),
     ("open", r"(\\f)(?:[BI2-4]|\(\w\w|\[\w++\])"), ("close", rf"(?=(\\f)){_ROMAN}"),
-    ("value", rf"(?<![\w.:-])[A-Za-z][\w.:-]*+(?:(?:\\-[\w.=]*+)++|{_PAGE})|(?:\\-[\w.=]*+)++"),
+    ("value", rf"(?a:(?<![\w.:-])[A-Za-z][\w.:-]*+(?:(?:\\-[\w.=]*+)++|{_PAGE})|(?:\\-[\w.=]*+)++)"),
     ("value", r"\\(?:\*?\(..|\*?\[[^\]\s]++\]|\*.|s[-+]?\d|[^\w\s]|[eftc0](?!\w))"),
 )
 # Emphasis and escapes of AsciiDoc are those of Markdown.
 _ASCIIDOC: tuple[_Rule, ...] = (
     ("pair", r"([\"']`)(?=\S)[^`]++(`[\"'])"), ("break", r" \+(?=\n|\Z)"),
-    ("value", r"(?<![\w`\\])(?:``(?=[^\s`])[^`\n]++``|`(?=[^\s`'])[^`\n]++`)(?![\w`])"
-              r"|(?<![\w+])(?:\+\+\+[^+\n]++\+\+\+|\+\+[^+\n]++\+\+|\+(?=[^\s+])[^+\n]++\+)(?![\w+])"),
-    ("pair", r"(\b(?:link|xref|mailto|https?|ftp|footnote):[^\s\[\]]{0,500}\[)(?=[^\[\],\s])"
+    ("value", r"(?a:(?<![\w`\\])(?:``(?=[^\s`])[^`\n]++``|`(?=[^\s`'])[^`\n]++`)(?![\w`])"
+              r"|(?<![\w+])(?:\+\+\+[^+\n]++\+\+\+|\+\+[^+\n]++\+\+|\+(?=[^\s+])[^+\n]++\+)(?![\w+]))"),
+    ("pair", r"((?a:\b)(?:link|xref|mailto|https?|ftp|footnote):[^\s\[\]]{0,500}\[)(?=[^\[\],])"
              r"(?:[^\[\],^]|,(?!\s*+\w++=))++(\^?(?:,[^\[\]]*+)?\])"),
-    ("value", rf"\b[a-z][\w-]{{0,40}}::?[^\s\[\]]{{0,500}}\[[^\[\]]*+\]|(?<![\w.-])[A-Za-z][\w.-]*+{_PAGE}"),
-    ("pair", r"(<<[^<>,\n]{1,200},\s*+)(?=\S)[^<>]++(>>)"), ("pair", r"(\(\()(?!\()[^()\n]++(\)\))(?!\))"),
+    ("value", rf"(?a:\b[a-z][\w-]{{0,40}}::?[^\s\[\]]{{0,500}}\[[^\[\]]*+\]|(?<![\w.-])[A-Za-z][\w.-]*+{_PAGE})"),
+    ("pair", r"(<<[^<>,\n]{1,200},\s*+)[^<>]++(>>)"), ("pair", r"(\(\()(?!\()[^()\n]++(\)\))(?!\))"),
     ("value", r"<<[^<>\n]{1,200}>>|\(\(\([^()\n]*+\)\)\)|\[\[[^\[\]\n]++\]\]|\[[.#%][^\[\]\s]*+\]"), *_MARKDOWN[3:],
 )
 _BBCODE = ("b|i|u|s|url|quote|size|colou?r|list|center|left|right|spoiler|table|tr|td|th|font|email|sub|sup|h[1-6]|"
@@ -325,19 +325,25 @@ def _with_number(directive: str, number: int, name: str) -> str:
     return f"{directive[:begin]}{number}{sign}{directive[begin:]}"
 
 
-def with_boundaries(text: str) -> str:
-    r"""Return a text of reStructuredText with an escaped space between markup and letters beside it, where a reader
-    would not see the markup: "日本``a``" becomes "日本\ ``a``"."""
+BOUNDARIES = {"rst": ("\\ ", "\\", "'\"(<[{-/:", "'\")>]}-/:\\.,;!?"),
+              "asciidoc": (" ", "\\[<( ", "'\"(<[{-/:*_`=,.;+", "'\")>]}-/:*_`=,.;+!?")}
+"""What divides markup from letters, by syntax; first signs of markup that can touch them; and the signs of ASCII that
+markup can begin after, and end before."""
+
+
+def with_boundaries(text: str, syntax: str) -> str:
+    r"""Return a text with a space between markup and letters beside it, where a reader would not see the markup:
+    "日本``a``" becomes "日本\ ``a``" in reStructuredText. syntax: key of BOUNDARIES."""
+    space, free, before, after = BOUNDARIES[syntax]
     places, depth = [], 0
-    for one in find_markup(text, ("rst",)):
-        if text[one.begin] != "\\":
-            if depth == 0 and one.kind != "close" and not _is_boundary(text[max(0, one.begin - 1):one.begin],
-                                                                       "'\"(<[{-/:", "Ps"):
+    for one in find_markup(text, (syntax,)):
+        if text[one.begin] not in free:
+            if depth == 0 and one.kind != "close" and not _is_boundary(text[one.begin - 1:one.begin], before, "Ps"):
                 places.append(one.begin)
             depth += {"open": 1, "close": -1}.get(one.kind, 0)
-            if depth == 0 and not _is_boundary(text[one.end:one.end + 1], "'\")>]}-/:\\.,;!?", "Pe"):
+            if depth == 0 and not _is_boundary(text[one.end:one.end + 1], after, "Pe"):
                 places.append(one.end)
-    return replace_spans(text, [(place, place, "\\ ") for place in places])
+    return replace_spans(text, [(place, place, space) for place in places])
 
 
 def _is_boundary(character: str, signs: str, brackets: str) -> bool:

@@ -142,10 +142,15 @@ def test_restructured_text(text, markup):
 
 
 def test_markup_of_restructured_text_is_divided_from_letters():
-    assert with_boundaries("日本``a``は:ref:`題 <t>`を**太**字。``b``、") == (
+    assert with_boundaries("日本``a``は:ref:`題 <t>`を**太**字。``b``、", "rst") == (
         "日本\\ ``a``\\ は\\ :ref:`題 <t>`\\ を\\ **太**\\ 字。``b``、")
-    assert with_boundaries("``a``는 see ``b``, (``c``).``d`` 「``e``」") == (
+    assert with_boundaries("``a``는 see ``b``, (``c``).``d`` 「``e``」", "rst") == (
         "``a``\\ 는 see ``b``, (``c``).\\ ``d`` 「``e``」")
+
+
+def test_markup_of_asciidoc_is_divided_from_letters():
+    assert with_boundaries("参见linkgit:git-add[1]和`a`。[[x]]日<<b>>本 \"`c`\" git(1)", "asciidoc") == (
+        "参见 linkgit:git-add[1] 和 `a`。[[x]]日<<b>>本 \"`c`\" git(1)")
 
 
 @pytest.mark.parametrize(("syntax", "text", "markup"), [
