@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-from unchanged_documents import is_data
-
 from seq2seq.tokenizers.language_token import Directions
 from seq2seq.tokenizers.line_reader import LineReader
 from seq2seq.translation.protected_translation import ProtectedSearch
@@ -24,10 +22,10 @@ class Protected:
 
 
 def translated(document, translate=str.upper, language="en"):
-    """Return a document with the text of each block changed that is not data; tags keep their positions."""
+    """Return a document with the text of each block changed; tags keep their positions."""
     blocks = []
     for block in document.blocks:
-        text = block.text if is_data(block) else translate(block.text)
+        text = translate(block.text)
         blocks.append(replace(block, text=text, tags=tuple(replace(tag, position=min(tag.position, len(text)))
                                                            for tag in block.tags)))
     return document.render(blocks, language)

@@ -38,7 +38,7 @@ _SCHEMA_SHARE = 0.25
 """Share of keys of code from which a document has a schema. Of 250 files, catalogues have at most 0.12, and
 configurations and descriptions of programs at least 0.34."""
 _MIN_CODES = 4
-"""Least number of strings of code in a document with a schema. Fewer do not tell."""
+"""Least number of values of code in a document with a schema. Fewer do not tell."""
 _Found = tuple[Unit, bool, bool]
 """Text; True if it is a field of an object in an array; True if it is below one of _EXAMPLES."""
 _LANGUAGE = re.compile(r"[a-z]{2,3}(?:[-_][A-Za-z]{2,4}){0,2}")
@@ -128,7 +128,7 @@ class TreeDocument(UnitDocument):
             self.is_catalogue = True
             self.source_languages = {self.text[slice(*self._language)].strip("\"'")}
         found: list[_Found] = []
-        others: set[str] = set()                                                # keys of numbers and booleans
+        others = Counter[str]()                                                 # numbers and booleans, by key
         todo = [(root, "", Node(0), False, False) for root in reversed(roots)]
         while todo:
             node, key, parent, in_record, in_example = todo.pop()
@@ -141,7 +141,7 @@ class TreeDocument(UnitDocument):
                 todo += [(entry, key, node, False, False) for entry in reversed(self._untranslated(languages))]
                 continue
             if node.value is not None:
-                others.add(key)
+                others[key] += 1
             is_record = parent.is_array and not node.is_array
             named = [node.text(name) or "" for name in _LANGUAGE_KEYS] if is_record and self.languages[0] else []
             if any(_is_code(code) and not is_same_language(code, self.languages[0]) for code in named):
@@ -151,19 +151,20 @@ class TreeDocument(UnitDocument):
                      if name not in self.keys.skipped and not self.is_kept(node, name)]
         yield from self._texts(found, others)
 
-    def _texts(self, found: list[_Found], others: set[str]) -> Iterator[Unit]:
-        """Yield the units that are text, and note the keys of others that may be. others: keys of other values."""
+    def _texts(self, found: list[_Found], others: Counter[str]) -> Iterator[Unit]:
+        """Yield the units that are text, and note the keys of others that may be. others: other values, by key."""
         blocks = [unit.blocks[0] for unit, _, _ in found]
         data = [is_data(block.text, block.key) for block in blocks]
-        codes = [is_one or _CODE.fullmatch(block.text) is not None for block, is_one in zip(blocks, data, strict=True)]
-        balance = Counter[str]()                                                # values of code less texts, by key
+        codes = [is_one or _CODE.fullmatch(block.text) is not None and [block.text] != words_of_key(block.key)[-1:]
+                 for block, is_one in zip(blocks, data, strict=True)]
+        balance = others.copy()                                                 # values of code less texts, by key
         for block, is_code in zip(blocks, codes, strict=True):
             balance[block.key] += 1 if is_code else -1
-        keys = {key for key, value in balance.items() if value > 0} | others
+        keys = [key for key, value in balance.items() if value > 0]
         # A catalogue may be in lower case, but has few numbers and few data of other forms.
         is_certain = others or 10 * sum(data) >= len(found) or any(in_record for _, in_record, _ in found)
         has_schema = bool(self.keys.texts) or not self.is_catalogue and bool(is_certain) and (
-            sum(codes) >= _MIN_CODES and len(keys) >= _SCHEMA_SHARE * len(balance.keys() | others))
+            sum(codes) + others.total() >= _MIN_CODES and len(keys) >= _SCHEMA_SHARE * len(balance))
         unknown: dict[str, str] = {}                                            # first place of each key
         count = 0
         for (unit, in_record, in_example), block, is_code in zip(found, blocks, codes, strict=True):

@@ -21,7 +21,7 @@ or os sa se si so st su ta te th ti to tu uk un up ur us ve vi wa wo za
 """
 _CODE_WORDS = frozenset(_WORDS_LIKE_CODES.split())
 _LOCALE = re.compile(r"([a-z]{2,3})(?:[-_][A-Z][a-z]{3})?(?:[-_](?:[A-Za-z]{2}|\d{3}))?(?:[.@][\w-]+)?")
-_NAME = re.compile(r"[\w$.:/-]++", re.ASCII)
+_NAME = re.compile(r"[\w$.:/-]++(?:\([^()\s]*+\);?)?", re.ASCII)
 
 # Letters of date patterns of CLDR, Java, .NET, Moment and PHP, with the part of a date that they stand for.
 _DATE_PARTS = {letter: part for part, letters in {
@@ -35,15 +35,17 @@ _REPEATED = re.compile(r"([A-Za-z])\1")
 _ONE_PART = re.compile(r"[yY]{4}|M{3,5}|E{3,5}|L{2,5}|d{3,4}|LTS?")
 
 _LENGTH = r"-?[\d.]++(?:px|r?em|pt|v[hw]|vmin|vmax|fr|deg|ms|ch|%)"
+_MODIFIER = (r"(?:Ctrl|Control|Primary|Alt|AltGr|Shift|Cmd|Command|Meta|Super|Option|Win|Fn|Mod|CmdOrCtrl"
+             r"|CommandOrControl)")
 _CRON_FIELD = r"(?:[\d*?LW][\d*/,?LW#-]*+|[A-Z]{3}(?:[-,][A-Z]{3})*+)"
 # Forms of strings without white space. Each alternative takes linear time.
 _WORDS = {
     "address": r"[a-zA-Z][a-zA-Z0-9+.-]*+:(?://\S++|\S*[/@.]\S*+)|www\.\S++|[^\s@]++@\S++",
     "locale": r"[a-z]{2,3}-[A-Z][A-Za-z]{1,3}(?:-[A-Z]{2})?|[a-z]{2,3}-\d{3}",
-    "dotted name, file or version": r"[\w$-]++(?:\.[\w$-]++)++|[v^~<>=]*+\d++(?:\.[\w*+-]++)*+|v\d++",
+    "option": r"--[a-z][\w-]*+(?:=\S*+)?|-[a-zA-Z]",
+    "dotted name, file or version": r"[\w$-]++(?:(?:\.|::)[\w$-]++)++|[v^~<>=]*+\d++(?:\.[\w*+-]++)*+|v\d++",
     "camelCase": r"(?:[a-z][a-z0-9]*+|[A-Z][a-z0-9]++)(?:[A-Z][a-z0-9]*+)++(?:\([^()\s]*+\);?)?",
-    "shortcut": r"(?:(?:Ctrl|Control|Alt|AltGr|Shift|Cmd|Command|Meta|Super|Option|Win|Fn|Mod|CmdOrCtrl"
-                r"|CommandOrControl)\+)++\S{1,12}",
+    "shortcut": rf"(?:{_MODIFIER}\+|<{_MODIFIER}>|[⌘⌥⇧⌃]\+?)++\S{{1,12}}|(?:{_MODIFIER}-)++(?:\S|F\d{{1,2}})",
     "code": r"(?=[A-Z.-]*\d)[A-Z][A-Z\d]*+(?:[.-][A-Z\d]++)*+|utf-?(?:8|16|32)",
     "path": r"(?=\S*\.\w+\Z)[\w.-]++(?:/[\w.-]++)++|[.~]{0,2}/\S*+|[A-Za-z]:\\\S*+",
     "glob": r"(?=\S*(?:\*\.|/\*|\*\*/))[\w.*/{},@-]++",

@@ -6,8 +6,7 @@ import pytest
 from unchanged_documents import texts
 
 from seq2seq.documents.divided_document import DividedDocument
-from seq2seq.documents.preparation import prepare
-from seq2seq.formats.block import Block
+from seq2seq.formats.data_values import is_data
 from seq2seq.formats.json_strings import JsonDocument
 from seq2seq.formats.properties import PropertiesDocument
 from seq2seq.formats.registry import parse
@@ -17,7 +16,7 @@ from seq2seq.formats.yaml_strings import YamlDocument
 
 def is_message(text, key=""):
     """Return True if a string is translated."""
-    return is_text(text) and bool(prepare(Block(text, key=key)).pieces)
+    return is_text(text) and not is_data(text, key)
 
 
 # Kind: data of this kind, and similar texts, separated by |.
@@ -27,8 +26,8 @@ STRINGS = {
         "https://a.org/b|http://localhost:80|mailto:a@b.org|a@b.org|www.a.org|data:image/png;base64,AAAA",
         "see https://a.org|Note: this|Note:this"),
     "names": (
-        "camelCase|DejaVuSans|a.b.c|MAX_SIZE|snake_case|true|null",
-        "Sign-in|A-Team|T-shirt|OK|SQL|PDF|no.|Größe.Ä"),
+        "camelCase|DejaVuSans|a.b.c|MAX_SIZE|snake_case|true|null|a_b()|std::string|--help|--out=FILE|-v",
+        "-a b|Sign-in|A-Team|T-shirt|OK|SQL|PDF|no.|Größe.Ä"),
     "files and paths": (
         "/usr/bin|./a|../a/b|fonts/a/b.ttf|logo.png|README.md|C:\\x\\y|src/**/*.ts|*.json|dist/*.min.js",
         "A/B test|Yes/No|and/or|24/7 support|file_name is wrong|n/a*|MODULE***|支持iOS16.4以上"),
@@ -72,8 +71,9 @@ STRINGS = {
         "|self-control|top-left|Zoom (max)|url (x)|Max. 5 kg|z-index value|color: the colour of the dog"
         "|text: a; line: b|Fonts with a serif|width: how wide; height: how high?|Note: margin"),
     "codes, keys and requests": (
-        "UTF-8|utf-8|ISO-8859-1|SHA256|MP3|Ctrl+S|CmdOrCtrl+Shift+P|getDogs()|onClick(event);|GET /api/dogs",
-        "A-B|KEY|C++|Press Ctrl+S now|Dogs()|GET it|Dog+Cat"),
+        "UTF-8|utf-8|ISO-8859-1|SHA256|MP3|Ctrl+S|Ctrl-C|<Primary>q|<Ctrl><Alt>Delete|⌘Q|⇧⌘P|Alt-F4"
+        "|CmdOrCtrl+Shift+P|getDogs()|onClick(event);|GET /api/dogs",
+        "Alt-text|Win-win|Control-group|<Name>x|A-B|KEY|C++|Press Ctrl+S now|Dogs()|GET it|Dog+Cat"),
     "lists of data": (
         "Ctrl+C, Ctrl+V|image/png; image/jpeg|README.md LICENSE.txt|UTF-8\nUTF-16|a.b.c,\nsnake_case\n",
         "README.md, please|Ctrl+C or Ctrl+V|5 km|3.5 km|10 GB|en 2020|Ctrl+C, copy"),

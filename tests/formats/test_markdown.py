@@ -11,11 +11,12 @@ from property_checks import few_and_many
 from unchanged_documents import is_data
 
 from seq2seq.documents.divided_document import DividedDocument
+from seq2seq.formats.data_values import is_data
 from seq2seq.formats.markdown import MarkdownDocument
 
 
 def upper(source):
-    return translated(MarkdownDocument(source.encode())).decode()
+    return translated(MarkdownDocument(source.encode()), lambda text: text if is_data(text) else text.upper()).decode()
 
 
 def structure(source):

@@ -53,7 +53,9 @@ BLOCKS = {
     "styles.yaml": [
         ("Some dog", 2), ("it's it", 4), ("Some dog", 6), ("Someé dog", 10), ("Some dog", 13), ("A dog", 19),
         ("A cat", 22), ("One\n two\n\nthree", 24), ("One two\nthree", 32), ("One\n two\nthree", 39), ("One", 44),
-        ("Yes", 49), ("One two", 59), ("Three four", 61), ("it", 65), ("One two", 67), ("x y", 67), ("z, a", 67)],
+        ("Yes", 49), ("One two", 59), ("Three four", 61), ("it", 65), ("One two", 67), ("x y", 67), ("z, a", 67),
+        *((text, 69) for text in ("A red dog", "Red dogs", "Two cats", "A cat", "The car", "A car", "My car", "A bus",
+                                  "The bus", "Go on", "It is"))],
     "form.resx": [("&Save {0} <now>", 6), ("Two\nlines", 11)],
     "table.csv": [("Hello", 2), ('Say "hi", you', 3), ("Short", 6), ("Two\nlines", 7)],
     "cells.csv": [("A dog", 2), ("A dog", 3), ("A dog", 4), ('A "dog", b', 6), ("A dog", 10), ("A dog", 11),
