@@ -37,7 +37,7 @@ _CODE = re.compile(r"[a-z0-9][\w.:/@-]*", re.ASCII)
 _SCHEMA_SHARE = 0.25
 """Share of keys of code from which a document has a schema. Of 250 files, catalogues have at most 0.12, and
 configurations and descriptions of programs at least 0.34."""
-_MIN_CODES = 4
+_MIN_CODES = 3
 """Least number of values of code in a document with a schema. Fewer do not tell."""
 _Found = tuple[Unit, bool, bool]
 """Text; True if it is a field of an object in an array; True if it is below one of _EXAMPLES."""

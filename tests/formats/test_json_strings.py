@@ -86,5 +86,5 @@ def test_an_entry_that_is_no_text_belongs_to_the_plural(one):
 
 
 def test_strings_of_a_list_have_no_key():
-    assert texts(JsonDocument(b'["red", "it is", ["red"], {"color": ["red", "a red dog"]}]')) == [
-        "red", "it is", "red", "a red dog"]
+    assert texts(JsonDocument(b'["red", "it is", ["It is"], {"color": ["red", "a red dog"]}, "A car"]')) == [
+        "red", "it is", "It is", "a red dog", "A car"]
