@@ -158,7 +158,8 @@ class TreeDocument(UnitDocument):
         prose = [words_of_key(block.key)[-1:] in _PROSE for block in blocks]
         codes = [is_one or _CODE.fullmatch(block.text) is not None and [block.text] != words_of_key(block.key)[-1:]
                  for block, is_one in zip(blocks, data, strict=True)]
-        count_of_codes = others.total() + sum(is_code > is_prose for is_code, is_prose in zip(codes, prose, strict=True))
+        unexplained = others.total() + sum(is_code and not is_prose
+                                           for is_code, is_prose in zip(codes, prose, strict=True))
         balance = others.copy()                                                 # values of code less texts, by key
         for block, is_code in zip(blocks, codes, strict=True):
             balance[block.key] += 1 if is_code else -1
@@ -166,7 +167,7 @@ class TreeDocument(UnitDocument):
         # A catalogue may be in lower case, but has few numbers and few data of other forms.
         is_certain = others or 10 * sum(data) >= len(found) or any(in_record for _, in_record, _ in found)
         has_schema = bool(self.keys.texts) or not self.is_catalogue and bool(is_certain) and (
-            count_of_codes >= _MIN_CODES and len(keys) >= _SCHEMA_SHARE * len(balance))
+            unexplained >= _MIN_CODES and len(keys) >= _SCHEMA_SHARE * len(balance))
         unknown: dict[str, str] = {}                                            # first place of each key
         count = 0
         for (unit, in_record, in_example), block, is_code, is_prose in zip(found, blocks, codes, prose, strict=True):
