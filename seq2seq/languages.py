@@ -257,12 +257,19 @@ _SCRIPTS = {
     "TAMIL": "ta", "TELUGU": "te", "KANNADA": "kn", "MALAYALAM": "ml", "SINHALA": "si", "THAI": "th", "LAO": "lo",
     "TIBETAN": "bo dz", "MYANMAR": "my", "GEORGIAN": "ka", "ARMENIAN": "hy", "ETHIOPIC": "am ti", "KHMER": "km",
 }
+_FROM_RIGHT = frozenset(f"{_SCRIPTS['ARABIC']} {_SCRIPTS['HEBREW']} dv ks".split())
 _OTHER_THAN_LATIN = frozenset(" ".join(_SCRIPTS.values()).split())
 # Frequent characters that differ between simplified and traditional Chinese.
 _SIMPLIFIED = re.compile("[们这个国来时说对会为么过还发学后开样没经从现电长关无间"
                          "问东车见书马儿门万与业两严丰临义习乡买乱争云亚产亲亿仅]")
 _TRADITIONAL = re.compile("[們這個國來時說對會為麼過還發學後開樣沒經從現電長關無間"
                           "問東車見書馬兒門萬與業兩嚴豐臨義習鄉買亂爭雲亞產親億僅]")
+
+
+def is_right_to_left(language: str) -> bool:
+    """Return True if a language is written from right to left."""
+    script = _script(language)
+    return script in ("arab", "hebr", "syrc", "thaa") if script else main_language(language) in _FROM_RIGHT
 
 
 def script_shares(text: str, languages: Iterable[str]) -> dict[str, float]:

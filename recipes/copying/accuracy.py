@@ -22,7 +22,9 @@ def all_copied(copied: list[str], translation: str) -> bool:
 
 def accuracy(copied: list[list[str]], translations: list[str], references: list[str]) -> dict[str, float]:
     """Return shares of lines in percent: with correct names, correct numbers, both, and equal to the reference."""
-    names, numbers, both = [], [], []
+    names: list[bool] = []
+    numbers: list[bool] = []
+    both: list[bool] = []
     for words, translation in zip(copied, translations, strict=True):
         both.append(all_copied(words, translation))
         for hits, digits in ((names, False), (numbers, True)):

@@ -82,7 +82,9 @@ def train(system: str, run: Path, steps: int, settings: list[str]) -> None:
 
 def read_run(run: Path) -> dict[str, Any]:
     """Return scores, sizes and the loss curve of a finished run."""
-    metadata = json.loads((best_bundle(run) / "metadata.json").read_text())
+    bundle = best_bundle(run)
+    assert bundle is not None                                                   # the training has ended
+    metadata = json.loads((bundle / "metadata.json").read_text())
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     training = [record for record in records if record["kind"] == "training"]
     (scores,) = metadata["test"].values()

@@ -11,6 +11,7 @@ import html
 import re
 import sys
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
@@ -18,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from seq2seq.data.alignment_links import AlignmentSettings
-from seq2seq.formats.inline_tags import Tag, pair_tags
+from seq2seq.formats.inline_tags import Tag, TagKind, pair_tags
 from seq2seq.tokenizers.line_splitting import alignment_units
 from seq2seq.translation.attention_maps import compute_pair_attention
 from seq2seq.translation.placement import place_tags
@@ -29,16 +30,17 @@ Spans = dict[str, list[tuple[int, int]]]
 
 def parse(line: str) -> tuple[str, tuple[Tag, ...]]:
     """Return a line without its tags, and the tags."""
-    text, found, last = "", [], 0
+    text, last = "", 0
+    found: list[tuple[int, str, TagKind, str]] = []
     for match in TAG.finditer(line):
         text += html.unescape(line[last:match.start()])
-        kind = "close" if match["end"] else "alone" if match["alone"] else "open"
+        kind: TagKind = "close" if match["end"] else "alone" if match["alone"] else "open"
         found.append((len(text), match[0], kind, match["name"]))
         last = match.end()
     return text + html.unescape(line[last:]), pair_tags(found)
 
 
-def spans(text: str, tags: tuple[Tag, ...]) -> Spans:
+def spans(text: str, tags: Sequence[Tag]) -> Spans:
     """Return the spans of the elements with each name, as indices (begin, end) of alignment units."""
     units = alignment_units(text)
     opened, found = {}, defaultdict(list)
@@ -48,7 +50,8 @@ def spans(text: str, tags: tuple[Tag, ...]) -> Spans:
         elif tag.kind == "close" and tag.pair in opened:
             inside = [index for index, (begin, end) in enumerate(units)
                       if begin >= opened[tag.pair] and end <= tag.position]
-            found[TAG.match(tag.raw)["name"]].append((inside[0], inside[-1] + 1) if inside else (0, 0))
+            name = TAG.sub(lambda match: match["name"], tag.raw)
+            found[name].append((inside[0], inside[-1] + 1) if inside else (0, 0))
     return found
 
 
@@ -59,11 +62,10 @@ def compare(gold: Spans, placed: Spans) -> np.ndarray:
     for name, right in gold.items():
         found = placed.get(name, [])
         choices = permutations(found) if len(found) <= 6 else [found]
-        best = max((tuple(sum(np.array(
+        counts += max((np.sum([
             [1, one == other, max(0, min(one[1], other[1]) - max(one[0], other[0])), one[1] - one[0],
-             other[1] - other[0]]) for one, other in zip(right, choice, strict=True))) for choice in choices),
+             other[1] - other[0]] for one, other in zip(right, choice, strict=True)], axis=0) for choice in choices),
             key=lambda each: (each[1], each[2]))
-        counts += best
     return counts
 
 
@@ -82,18 +84,22 @@ def interval(counts: np.ndarray) -> str:
                       for value, a, b in zip(summary(counts), low, high, strict=True))
 
 
-def read(data: Path) -> list[tuple[tuple[str, tuple[Tag, ...]], tuple[str, tuple[Tag, ...]]]]:
+Side = tuple[str, tuple[Tag, ...]]
+"""Text without its tags, and the tags."""
+
+
+def read(data: Path) -> list[tuple[Side, Side]]:
     """Return the parsed pairs of which both sides have the same elements."""
     sides = [(data / f"tagged.{language}").read_text(encoding="utf-8").splitlines() for language in ("en", "de")]
     pairs = [(parse(source), parse(target)) for source, target in zip(*sides, strict=True)]
-    def names(side: tuple[str, tuple[Tag, ...]]) -> list[tuple[str, int]]:
+    def names(side: Side) -> list[tuple[str, int]]:
         return sorted((name, len(found)) for name, found in spans(*side).items())
     return [pair for pair in pairs if names(pair[0]) == names(pair[1]) != []]
 
 
-def measure(pairs: list, weights: list) -> np.ndarray:
+def measure(pairs: Sequence[tuple[Side, Side]], weights: Sequence[np.ndarray | None]) -> np.ndarray:
     """Return the counts of `compare` for each pair."""
-    return np.array([compare(spans(*target), spans(target[0], place_tags(*source, target[0], each)))
+    return np.array([compare(spans(*target), spans(target[0], place_tags(source[0], source[1], target[0], each)))
                      for (source, target), each in zip(pairs, weights, strict=True)])
 
 
@@ -101,6 +107,7 @@ def main(data: Path, model: Path, every_head: bool) -> None:
     """Print the table."""
     from seq2seq.data.alignment_links import measured_aligner
     from seq2seq.translation.translator import Translator
+    from seq2seq.translation.word_attention import attention_between
 
     pairs = read(data)
     texts = [(source[0], target[0]) for source, target in pairs]
@@ -109,8 +116,8 @@ def main(data: Path, model: Path, every_head: bool) -> None:
     print(f"{len(pairs)} pairs, {int(measure(pairs, [None] * len(pairs)).sum(0)[0])} elements")
 
     def row(name: str, aligner: AlignmentSettings | None) -> float:
-        weights = [None if aligner is None else aligner.weights(
-            attention[index], alignment_units(source), alignment_units(target))[:, :-1]
+        weights = [None if aligner is None else attention_between(
+            attention[index], aligner, alignment_units(source), alignment_units(target))[:, :-1]
             for index, (source, target) in enumerate(texts)]
         counts = measure(pairs, weights)
         print(f"| {name} | {interval(counts)} |")

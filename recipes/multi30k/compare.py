@@ -46,7 +46,7 @@ def main() -> int:
         parser.error(f"there is no variant {', '.join(sorted(unknown))}")
     variants = arguments.variants or list(VARIANTS)
     with ThreadPoolExecutor(arguments.at_once) as pool:
-        runs = list(pool.map(lambda pair: train(arguments.recipe, *pair, arguments.settings),
+        runs = list(pool.map(lambda pair: train(arguments.recipe, pair[0], pair[1], arguments.settings),
                              product(variants, arguments.seeds)))
     scores = iter([best_score(run) for run in runs])
     print(f"| {arguments.recipe}, validation BLEU | {' | '.join(f'seed {seed}' for seed in arguments.seeds)} | mean |")

@@ -13,6 +13,7 @@ from itertools import product
 from pathlib import Path
 from typing import get_args
 
+from seq2seq.alignment.align import link_words
 from seq2seq.data.alignment_links import AlignmentSettings, Reference, Rule, Step, alignment_error_rate
 from seq2seq.storage.checkpoints import load_bundle, resolve_model_path, save_best
 from seq2seq.translation.attention_maps import PairAttention, compute_pair_attention
@@ -66,7 +67,7 @@ def measure(model: Path) -> None:
         pair_attention[split] = [attention[index] for index in range(len(pairs))]
 
     def rate(aligner: AlignmentSettings, split: str) -> float:
-        alignments = (aligner.align(pair, languages).links.keys() for pair in pair_attention[split])
+        alignments = (link_words(pair, aligner, languages).links.keys() for pair in pair_attention[split])
         return alignment_error_rate(alignments, references[split])
 
     on_valid = {aligner: rate(aligner, "valid") for aligner in aligners(pair_attention["valid"][0])}

@@ -40,17 +40,18 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="seed of the typos")
     arguments = parser.parse_args()
     translator = Translator.load(arguments.model, precision="reference")
-    sides = [path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-             for path in (arguments.source, arguments.reference)]
-    if len(sides[0]) != len(sides[1]):
-        parser.error(f"{arguments.source} has {len(sides[0]):,} lines, {arguments.reference} has {len(sides[1]):,}. "
+    sources, references = (path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+                           for path in (arguments.source, arguments.reference))
+    if len(sources) != len(references):
+        parser.error(f"{arguments.source} has {len(sources):,} lines, {arguments.reference} has {len(references):,}. "
                      "They must match line by line.")
     print("| slice | cased | lower case |\n|---|---|---|")
 
     def translate(lines: list[str]) -> list[str]:
         return [translations[0].text for translations in translator.translate(lines)]
 
-    for name, (cased, uncased) in measure(translate, translator.languages.pair, *sides, seed=arguments.seed).items():
+    scores = measure(translate, translator.languages.pair, sources, references, arguments.seed)
+    for name, (cased, uncased) in scores.items():
         print(f"| {name} | {cased:.2f} | {uncased:.2f} |")
 
 

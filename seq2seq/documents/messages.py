@@ -1,7 +1,7 @@
 """Messages with branches: ICU plural and select, choice formats of Java, plural forms between pipes.
 
 ICU: https://unicode-org.github.io/icu/userguide/format_parse/messages/. Java: java.text.ChoiceFormat. Pipes: vue-i18n,
-Laravel and Symfony.
+Laravel and Symfony. {{PLURAL:$1|…}} and {{GENDER:$1|…}}: https://www.mediawiki.org/wiki/Help:Magic_words.
 
 Each branch is translated as a whole sentence: the text around an argument with branches goes into them ("{n, plural,
 one {A dog} other {# dogs}} sleeps" has the sentences "A dog sleeps" and "# dogs sleep"). Arguments and quoted parts are
@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
+from operator import add
 
 from seq2seq.formats.block import DocumentError
 from seq2seq.formats.placeholders import Placeholders
@@ -35,7 +36,7 @@ _MAX_RESULTS = 2_000
 """Maximum number of sentences of a translated message: Arabic has six categories for each plural."""
 _MAX_DEPTH = 12
 """Maximum number of arguments with branches that are inside of each other, or that follow each other."""
-_PLURALS = ("plural", "selectordinal")
+_PLURALS = ("plural", "selectordinal", "PLURAL")
 _START = re.compile(r"\{\s*+[\w.$-]++\s*+,\s*+(?:plural|selectordinal|select|choice)\s*+,")
 _MESSAGE_FORMAT_2 = re.compile(r"\s*+\.(?:input|local|match)\b[^{}]*+[{$]")
 _HEAD = re.compile(r"\{\s*+([\w.$-]++)\s*+,\s*+(plural|selectordinal|select|choice)\s*+,(?:\s*+offset\s*+:\s*+(\d++))?")
@@ -51,6 +52,14 @@ _RANGES = re.compile(r"(?:\s*+\((?:\d++|\d*+-(?:\d++|inf)?)\)\[[^\[\]]++\]\s*+;?
 _KEYWORDS = re.compile(r"(?:[^\s;:|{}&][^;:|{}&\n]{0,60}+;){2,}+")
 """List of a desktop entry, such as `system;monitor;`."""
 _LARAVEL = re.compile(r"(?<![\w:]):[A-Za-z_]\w*+")
+_FUNCTIONS = ("PLURAL", "GENDER")
+"""Functions of MediaWiki whose forms are branches."""
+_FORMS = ("one", "few", "many", "two", "zero")
+"""Plural categories of the forms before the last one."""
+_WIKI_START = re.compile(r"\{\{\s*+(PLURAL|GENDER)\s*+:", re.IGNORECASE)
+_WIKI_TOKENS = re.compile(r"(\{\{\s*+(?:PLURAL|GENDER)\s*+:|\{\{|\}\}|\[\[|\]\]|\||\$\d{1,2})", re.IGNORECASE)
+_WIKI_LINK = re.compile(r"\[\[[^\[\]]*+\]\]|\|")
+_EXACT = re.compile(r"\s*+(\d{1,3})\s*+=")
 _BRACKETS = {")": "(", "]": "[", "}": "{"}
 
 
@@ -126,6 +135,8 @@ def parse_message(text: str, syntax: Sequence[str] = ()) -> BranchedMessage | No
     """Return a message with branches; None if the text has none. syntax: see `Block.syntax`."""
     if "{" in text and _START.search(text):
         return _icu_message(text)
+    if "{{" in text and _WIKI_START.search(text):
+        return _wiki_message(text)
     if _MESSAGE_FORMAT_2.match(text):
         raise DocumentError("a message of MessageFormat 2, which is not supported. Translate it by hand.")
     if _CHOICES.fullmatch(text):
@@ -239,9 +250,11 @@ class _Parser:
 
 
 def _icu_message(text: str) -> BranchedMessage:
-    parser = _Parser(text)
-    nodes = parser.nodes()
-    doubled = "''" in text
+    return _hoisted(text, *_trimmed(_Parser(text).nodes()), "''" in text)
+
+
+def _trimmed(nodes: tuple[_Node, ...]) -> tuple[tuple[_Node, ...], Callable[[str], str]]:
+    """Return a message without the white space around it, and the function that adds this white space."""
     before = after = ""
     if isinstance(nodes[0], str):
         before = nodes[0][:len(nodes[0]) - len(nodes[0].lstrip())]
@@ -249,7 +262,7 @@ def _icu_message(text: str) -> BranchedMessage:
     if isinstance(nodes[-1], str):
         after = nodes[-1][len(nodes[-1].rstrip()):]
         nodes = (*nodes[:-1], nodes[-1][:len(nodes[-1]) - len(after)])
-    return _hoisted(text, nodes, lambda inner: before + inner + after, doubled)
+    return nodes, lambda inner: before + inner + after
 
 
 def _choice_format(text: str) -> BranchedMessage:
@@ -338,6 +351,10 @@ def _rendered(tree: _Sentence | _Choice, parent: _Argument | None, translations:
     branches = list(tree.branches)
     if argument.kind in _PLURALS:
         branches = _with_categories(branches, argument, language)
+    if argument.kind in _FUNCTIONS:
+        forms = [_rendered(branch, argument, translations, language, doubled) for _, branch in branches]
+        exact = [f"{key[1:]}=" if key.startswith("=") else "" for key, _ in branches]
+        return argument.head + "|".join(map(add, exact, forms)) + argument.tail
     separator = "|" if argument.kind == "choice" else ""
     opening, closing = ("", "") if argument.kind == "choice" else ("{", "}")
     return argument.head + separator.join(
@@ -413,6 +430,9 @@ def _escaped(text: str, kept: dict[str, _Kept | _Number], parent: _Argument | No
     own. Otherwise, and in choice formats, an apostrophe that would begin a quotation becomes a typographic one, which
     all readers show.
     """
+    in_function = parent is not None and parent.kind in _FUNCTIONS
+    if in_function:
+        text = _WIKI_LINK.sub(lambda match: "/" if match[0] == "|" else match[0], text)
     in_choice = parent is not None and parent.kind == "choice"
     special = "{}#" if parent is not None and parent.kind in _PLURALS else "{}"
     pieces = re.split("(" + "|".join(map(re.escape, sorted(kept, key=len, reverse=True))) + ")", text) if kept else [
@@ -421,6 +441,9 @@ def _escaped(text: str, kept: dict[str, _Kept | _Number], parent: _Argument | No
     for index, piece in enumerate(pieces):
         if index % 2:
             parts.append(_restored(kept[piece], parent))
+            continue
+        if in_function:
+            parts.append(piece)
             continue
         if in_choice:
             piece = piece.replace("'", "’").replace("|", "/")
@@ -439,6 +462,55 @@ def _restored(node: _Kept | _Number, parent: _Argument | None) -> str:
     if parent is not None and in_plural and (parent.name, parent.offset) == (node.name, node.offset):
         return "#"
     return f"{{{node.name}, number}}"
+
+
+# MediaWiki
+
+
+def _wiki_message(text: str) -> BranchedMessage:
+    nodes, = _wiki_parts(iter(_WIKI_TOKENS.split(text)))
+    return _hoisted(text, *_trimmed(nodes), False)
+
+
+def _wiki_parts(tokens: Iterator[str], depth: int = 0) -> list[tuple[_Node, ...]]:
+    """Return the parts between the pipes of a function, such as the name and the forms of a plural; or, with a depth of
+    0, of a message, which has one part. tokens: what is not read yet."""
+    if depth > _MAX_DEPTH:
+        raise DocumentError(f"a message with functions that are nested more than {_MAX_DEPTH} times. Simplify it.")
+    parts: list[list[_Node]] = [[]]
+    level = 0                                                                   # of links and other functions
+    for token in filter(None, tokens):
+        if _WIKI_START.match(token):
+            name, *forms = _wiki_parts(tokens, depth + 1)
+            parts[-1].append(_wiki_argument(token, name, forms))
+        elif token[0] == "$" and token[1:].isdigit():
+            parts[-1].append(_Kept(token))
+        elif depth and not level and token == "}}":
+            return list(map(tuple, parts))
+        elif depth and not level and token == "|":
+            parts.append([])
+        else:
+            level = max(0, level + {"{{": 1, "[[": 1, "}}": -1, "]]": -1}.get(token, 0))
+            parts[-1].append(token)
+    if depth:
+        raise DocumentError("a message with a function without its }}. Correct it, or translate it by hand.")
+    return list(map(tuple, parts))
+
+
+def _wiki_argument(head: str, name: tuple[_Node, ...], forms: Sequence[tuple[_Node, ...]]) -> _Kept | _Argument:
+    written = "".join(node.raw if isinstance(node, _Kept) else str(node) for node in name)
+    if not forms:
+        return _Kept(f"{head}{written}}}}}")
+    kind = head.strip("{: \t\n").upper()
+    if kind == "GENDER":
+        branches = [(str(index), form) for index, form in enumerate(forms)]
+    else:
+        texts = [form[0] if form and isinstance(form[0], str) else "" for form in forms]
+        exact = [(match, form) for text, form in zip(texts, forms, strict=True) if (match := _EXACT.match(text))]
+        others = [form for text, form in zip(texts, forms, strict=True) if not _EXACT.match(text)]
+        branches = [(f"={match[1]}", (match.string[match.end():], *form[1:])) for match, form in exact]
+        branches += zip([*_FORMS[:len(others) - 1], "other"], others, strict=False)
+    return _Argument(written, kind, "", f"{head}{written}|", "}}", tuple(branches))
 
 
 # Plural forms in a list

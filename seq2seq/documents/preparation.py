@@ -17,7 +17,7 @@ from seq2seq.formats.block import Block
 from seq2seq.formats.data_values import is_data, is_locked, locked_words
 from seq2seq.formats.inline_tags import Tag, TagKind, pair_tags
 from seq2seq.formats.spans import overlapping
-from seq2seq.formats.syntaxes import NUMBERED, find_markup, literal_signs, numbered
+from seq2seq.formats.syntaxes import NUMBERED, SIGNS, find_markup, literal_signs, numbered
 from seq2seq.formats.tags_in_text import Markup, tags_in_text
 
 _FIRST_MARK = 0xF0000
@@ -25,8 +25,8 @@ _FIRST_MARK = 0xF0000
 _MARKS = re.compile("([\U000f0000-\U000ffffd])")
 _STAND_IN = re.compile(r"\{\d+\}")
 _SIGN_OR_STAND_IN = re.compile(r"\{\d+\}|([%{}])")
-_SIGNS = re.compile(r"[%{}<\[$~`*_|\\@&;]|\A\s*+\.")
-"""Characters of which all branches, markup and access keys have one. Most texts have none of them."""
+_SIGNS = re.compile(rf"{SIGNS.pattern}|[&;]|\A\s*+\.")
+"""One of these is in all branches, markup and access keys. Most texts have none of them."""
 
 
 def without_markup(block: Block, markup: Sequence[Markup]) -> tuple[Block, dict[str, str]]:
@@ -156,10 +156,8 @@ def prepare(block: Block) -> Prepared:
     the developer asks to keep it."""
     if block.comment and is_locked(block.comment):
         return Prepared(block, [])
-    # The text of a block with tags may have several lines; `divide_block` asks for each of them. `_File` has the form
-    # of a name, but is a label with an access key.
-    asked = block.may_be_data and not block.tags
-    if asked and is_data(block.text, block.key) and is_data(without_key(block)[0].text, block.key):
+    # The text of a block with tags may have several lines; `divide_block` asks for each of them.
+    if block.may_be_data and not block.tags and is_data(block.text, block.key):
         return Prepared(block, [])
     if not _SIGNS.search(block.text) and not block.comment:
         return Prepared(block, [Piece(block, block, {}, "", "")])

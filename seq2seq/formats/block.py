@@ -30,7 +30,7 @@ MAX_DEPTH = 1_000
 """Maximum depth of nested elements."""
 
 
-IN_STRINGS = ("template", "bbcode", "strftime", "filter", "markdown-in-strings")
+IN_STRINGS = ("template", "bbcode", "strftime", "filter", "markdown-in-strings", "wiki", "names")
 """Syntaxes that the strings of any program may have; see `syntaxes`."""
 
 class DocumentError(UserError):

@@ -28,6 +28,8 @@ _RESERVED = re.compile(
     re.IGNORECASE)
 _RESERVED_CONTEXTS = frozenset(["_", "NAME OF TRANSLATORS", "EMAIL OF TRANSLATORS"])
 """Contexts of reserved messages; itstool writes "_" for the files of a manual."""
+_LISTING = re.compile(r"\btype: (?:delimited block [-.]|verbatim|synopsis)\s*+\Z")
+"""Comment of po4a on code."""
 PLURAL_NUMBER = 5
 """Number whose plural form is taken for the translation of msgid_plural. In Slavic and Arabic rules, 2 has another."""
 
@@ -77,7 +79,7 @@ class Message:
         context = self.find("msgctxt")
         return _RESERVED.fullmatch(self.sources[0].value) is not None \
             or bool(context and context[0].value in _RESERVED_CONTEXTS) \
-            or is_locked(self.comment)
+            or is_locked(self.comment) or _LISTING.search(self.comment) is not None
 
 
 class Catalogue:

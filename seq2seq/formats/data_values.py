@@ -163,8 +163,10 @@ def is_data(text: str, key: str = "") -> bool:
 
 
 def _is_data_word(text: str) -> bool:
+    # "C_redits" is a label with an access key.
+    is_label = text.count("_") == 1 and text.replace("_", "").istitle()
     return len(text) > _MAX_WORD and text.isascii() or _WORD.fullmatch(text) is not None \
-        or "_" in text and _NAME.fullmatch(text) is not None
+        or "_" in text and not is_label and _NAME.fullmatch(text) is not None
 
 
 def _is_locale(text: str) -> bool:

@@ -24,7 +24,7 @@ from seq2seq.formats.runs import RunDocument, Token
 from seq2seq.formats.spans import Edit, replace_spans
 from seq2seq.formats.tags_in_text import UNTRANSLATED, VOID
 from seq2seq.formats.units import Unit
-from seq2seq.languages import is_same_language
+from seq2seq.languages import is_right_to_left, is_same_language
 from seq2seq.tokenizers.line_splitting import SENTENCE_MARKS
 
 # As in HTML 5, a quote begins the value of an attribute only after =.
@@ -48,9 +48,21 @@ _CHARSET = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?([A-Za-z0-9._-]+)",
 _ROOTS = frozenset({"html", "body"})
 _LANGUAGE = re.compile(r"((?<![\w-])lang\s*+=\s*+[\"']?)(?!und|mul)([a-z]{2,3}(?:-[a-z\d]+)*+)(?=[\s\"'>])",
                        re.IGNORECASE)
+_DIRECTION = re.compile(r"(\sdir\s*+=\s*+[\"']?)(?:ltr|rtl)\b", re.IGNORECASE)
 _TRANSLATED = re.compile(r"\btranslate\s*=\s*[\"']?yes\b", re.IGNORECASE)
-_ADDRESS = re.compile(r"\s*(?:https?://|www\.|[@#])\S+\s*")
-_PICTURES = frozenset({"img", "picture"})
+_ADDRESS = re.compile(r"(?:https?://|www\.|[@#])\S+|[\ue000-\uf8ff]+")
+_REFERENCE = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,40});")
+_SIGN = re.compile(r"(?i)\W*+(?:\d[\d\W]*+[a-z]?|[a-z](?:[,;\s]++[a-z])*+|[ivxlc]{1,7})?\W*|\[\w{1,12}\s\d{1,4}\]")
+"""Text of a reference to a note: signs, numbers or letters."""
+_NOTE = re.compile(r"\b(?:type|role|class)=[\"']?(?:[\w-]++\s)*(?:doc-|foot)?(?:note-?(?:back)?ref|pagebreak|backlink)")
+_LINK_TO_PART = re.compile(r"\shref\s*=\s*[\"']?[^\s\"'>#]*#", re.IGNORECASE)
+_EXPONENT = re.compile(r"[-+\u2212\u2013]?\d*[-+\u2212\u2013]?")
+_SYMBOL = re.compile(r"(?<![^\W_])[^\W_]{1,2}\Z")
+"""Word so short that a superscript number behind it is an exponent or part of a unit, as in km<sup>2</sup>."""
+_CLASS = re.compile(r"\sclass\s*=\s*[\"']?([^\"'>]*)", re.IGNORECASE)
+_ICON = re.compile(r"(?:\A|[\s_-])(?:icons?|symbols)(?:-(?:outlined?|round(?:ed)?|sharp|two-tone|filled))?(?:\s|\Z)")
+_GLYPH = re.compile(r"[a-z][a-z0-9_:-]*|[^\w\s]+")
+_PICTURES = frozenset({"img", "picture", "svg"})
 _SENTENCE_END = re.compile(rf"[{SENTENCE_MARKS}\u3002\uff01\uff1f][\"')\]\u201d\u2019\u00bb]*\Z")
 _RAW_TEXT = frozenset({"script", "style", "textarea"})
 
@@ -73,7 +85,14 @@ class HtmlDocument(RunDocument):
         return Block(text, tags, place, syntax=("template",), markup_in_text=False)
 
     def write(self, unit: Unit, block: Block) -> str:
-        return block.serialize(lambda text: html.escape(text, quote=False))
+        table = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", **_references(unit.info)})
+        codes = [re.escape(token.text) for token in unit.info if token.kind == "value"]
+        divide = re.compile(f"({'|'.join(codes)})" if codes else r"(?!)").split
+
+        def escape(text: str) -> str:
+            return "".join(part if index % 2 else part.translate(table) for index, part in enumerate(divide(text)))
+
+        return block.serialize(escape)
 
     def other_edits(self, language: str) -> Iterable[Edit]:
         for begin, token in self.markup:
@@ -86,12 +105,18 @@ class HtmlDocument(RunDocument):
         return super().edits(unit, [replace(blocks[0], tags=tags)], language)
 
     def _in_language(self, tag: re.Match[str], language: str) -> str:
-        """Return a tag that names the target language if it names that of the page. The root element always does."""
+        """Return a tag that names the target language and its direction if it names those of the page. The root element
+        always does, and it gets `dir` for a language that is written from right to left."""
+        name = (tag["name"] or "").lower()
         named = _LANGUAGE.search(tag[0])
-        is_root = (tag["name"] or "").lower() in _ROOTS
-        if named is None or not is_root and not is_same_language(named[2], self._language):
+        if name not in _ROOTS and (named is None or not is_same_language(named[2], self._language)):
             return tag[0]
-        return _LANGUAGE.sub(rf"\g<1>{language}", tag[0])
+        from_right = is_right_to_left(language)
+        result = _LANGUAGE.sub(rf"\g<1>{language}", tag[0])
+        result = _DIRECTION.sub(rf"\g<1>{'rtl' if from_right else 'ltr'}", result)
+        if name == "html" and from_right and not tag["end"] and not _DIRECTION.search(result):
+            result = f'{result[:len("<html")]} dir="rtl"{result[len("<html"):]}'
+        return result
 
 
 def decode_html(data: bytes) -> tuple[str, str]:
@@ -160,6 +185,17 @@ def _words(raw: str) -> Iterator[Token]:
         yield Token("text", raw, text=html.unescape(raw).replace("\u00ad", ""))
 
 
+def _references(tokens: Sequence[Token]) -> dict[str, str]:
+    """Return the character references of a text, such as `&#123;`, by the characters that they stand for.
+
+    A translation has them for these characters, too: what reads the page may take the character itself for markup.
+    """
+    found = [match[0] for token in tokens if token.kind == "text" for match in _REFERENCE.finditer(token.raw)]
+    characters = {html.unescape(one): one for one in found}
+    return {one: reference for one, reference in characters.items()
+            if len(one) == 1 and not (one.isascii() and one.isalnum())}
+
+
 def _mark_untranslated(tokens: Sequence[Token], language: str) -> None:
     """Set `Token.is_translated` of the tags that say it, by `translate`, by a class, or by a language.
 
@@ -204,13 +240,28 @@ def _with_opaque_joined(tokens: list[Token]) -> list[Token]:
             if stop < after:
                 resumed.append((ends[stop] + 1, after))
             inline = not divided and stop == after and token.name not in _BLOCK
+            raw = "".join(one.raw for one in tokens[index:stop])
+            if token.name == "a" and inline and stop < len(tokens):
+                raw = _with_brackets(raw, result, tokens[stop])
             if stop > index:
-                result.append(Token("alone" if inline else "other", "".join(one.raw for one in tokens[index:stop])))
+                result.append(Token("alone" if inline else "other", raw, "img" if _is_icon(token) else token.name))
             index = stop
             continue
         result.append(Token("other", token.raw) if token.name in _BLOCK else token)
         index += 1
     return result
+
+
+def _with_brackets(raw: str, before: Sequence[Token], after: Token) -> str:
+    """Return the source of a link that is kept, with the brackets around it, as in "[<a>1</a>]". The texts before and
+    after it lose these brackets."""
+    last = before[-1] if before else None
+    if last is None or last.text[-1:] + after.text[:1] not in ("[]", "()") or (
+            last.raw[-1:] + after.raw[:1] != last.text[-1:] + after.text[:1]):
+        return raw
+    raw = last.raw[-1] + raw + after.raw[0]
+    last.raw, last.text, after.raw, after.text = last.raw[:-1], last.text[:-1], after.raw[1:], after.text[1:]
+    return raw
 
 
 def _with_borders(tokens: Sequence[Token]) -> list[Token]:
@@ -237,8 +288,8 @@ def _with_borders(tokens: Sequence[Token]) -> list[Token]:
 
 def _separated(tags: Sequence[Token], before: str, after: str) -> Sequence[Token]:
     """Return the tags between two texts, with a token `other` if they separate runs."""
-    picture = next((number for number, tag in enumerate(tags) if tag.kind == "alone" and (
-        tag.name in _PICTURES or tag.raw.lower().startswith("<svg"))), None)
+    picture = next((number for number, tag in enumerate(tags)
+                    if tag.kind == "alone" and tag.name in _PICTURES), None)
     if picture is not None:
         return [*tags[:picture], Token("other", tags[picture].raw), *tags[picture + 1:]]
     opened = next((number for number, tag in enumerate(tags) if tag.kind == "open"), len(tags))
@@ -268,9 +319,41 @@ def _ruby_ends(tokens: Sequence[Token]) -> dict[int, int]:
 
 
 def _is_opaque(tokens: list[Token], begin: int, end: int) -> bool:
+    """Return True if an element is kept as a whole. begin, end: indices of its tags."""
     token = tokens[begin]
     if token.name in _OPAQUE or token.name in _INLINE_OPAQUE or token.is_translated is False:
         return True
-    if token.name not in ("a", "span") or end - begin > 20:
+    if token.name in _BLOCK or end - begin > 20:
         return False
-    return bool(_ADDRESS.fullmatch("".join(one.raw for one in tokens[begin:end] if one.kind == "text")))
+    text = "".join(one.text for one in tokens[begin:end] if one.kind in ("text", "value")).strip()
+    if token.name in ("a", "i", "span") and _ADDRESS.fullmatch(text):
+        return True
+    if _is_icon(token):
+        return _GLYPH.fullmatch(text) is not None
+    return bool(text) and _SIGN.fullmatch(text) is not None and _is_reference(tokens, begin, text)
+
+
+def _is_icon(token: Token) -> bool:
+    """Return True if the text of an element is the name of a glyph, as in <i class="material-icons">home</i>."""
+    classes = _CLASS.search(token.raw)
+    return token.name.endswith("-icon") or token.name in ("i", "span", "em") and classes is not None and (
+        _ICON.search(classes[1]) is not None)
+
+
+def _is_reference(tokens: list[Token], begin: int, sign: str) -> bool:
+    """Return True if an element refers to a note. begin: index of its tag. sign: its text.
+
+    A superscript does, unless it is the ending of a word, as in 1<sup>e</sup>, or an exponent; and a link to a part of
+    a document whose number touches a word. In "see section <a>2</a>" the number is part of the text.
+    """
+    token = tokens[begin]
+    closed = [one for one in tokens[max(0, begin - 5):begin] if one.kind != "close" or one.name in _BLOCK | {"sup"}]
+    before = closed[-1].text if closed else ""
+    if _NOTE.search(token.raw):
+        return True
+    if token.name == "sup" and sign.isalpha():
+        return not before or before[-3:].isalpha() and before[-1].islower() and len(before) > 2
+    if token.name == "sup":
+        return not (_EXPONENT.fullmatch(sign) and _SYMBOL.search(before[-3:]))
+    return token.name == "a" and _LINK_TO_PART.search(token.raw) is not None and (
+        not sign[0].isalnum() or not before[-1:].isspace())

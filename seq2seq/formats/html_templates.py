@@ -34,7 +34,9 @@ _CODE = [
     r"(?P<literal>\{%-?\s*+(?P<name>comment|highlight|codeblock|schema|javascript|stylesheet)\b"
     r"(?:(?!\{%-?\s*+(?:end)?(?P=name)\b|</code).)*+\{%-?\s*+end(?P=name)\s*+-?%\})",
     _between(r"\{\{!--", r"--\}\}", r"\{\{!--"), _STATEMENT, _between(r"\{\{\{?", r"\}\}\}?"), _between(r"\{#", r"#\}"),
-    _between(r"\{!!", r"!!\}")]
+    _between(r"\{!!", r"!!\}"),
+    # Formulas of MathJax.
+    _between(r"\\\(", r"\\\)"), _between(r"\\\[", r"\\\]"), r"\$\$(?=[^$<]*+[$]{2})(?=[^$<]*?[\\^_={])[^$<]++\$\$"]
 _ARGUMENTS = r"[ \t]*+\((?:[^()]|\((?:[^()]|\([^()]*+\))*+\)){0,1000}+\)"
 _ANGULAR = (r"(?P<angular>(?:[}]\s*+)?@(?:if|else(?:[ ]if)?|for|empty|switch|case|default|defer|placeholder|loading|"
             rf"error)\b(?:{_ARGUMENTS})?\s*+[{{])")

@@ -23,6 +23,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from seq2seq.formats.block import Block, require_count
+from seq2seq.formats.heading_ids import with_moved_links
 from seq2seq.formats.inline import find_core, shift_tags
 from seq2seq.formats.inline_tags import Tag, TagKind, pair_tags
 from seq2seq.formats.markdown_parser import parser
@@ -47,10 +48,12 @@ _FIELD = re.compile(r"^(?P<key>(?i:title|sub_?title|description|summary|sidebar_
 """Field of the front matter that is text for readers, on one line."""
 _LINK_TITLE = re.compile(r"""(?<=\s)(?:(["'])(?P<quoted>.*)\1|\((?P<braced>.*)\))\Z""", re.DOTALL)
 _HTML = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z][^\s/>]*)")
-_ESCAPED = re.compile(r"[\\`*\[<&!]|(?<![^\W_])_|_(?![^\W_])")
-"""Marks that get a backslash if the text would be read otherwise without it."""
-_REPLACED = re.compile(r"[]${}^~]|[=+](?=[=+])|:(?=[\w+-])")
-"""Marks that become entities instead, because not all programs know a backslash there."""
+_ESCAPED = re.compile(r"(?P<replaced>[]${}^~]|[=+](?=[=+])|:(?=[\w+-])|\\(?=[(\[]))"
+                      r"|[\\`*\[<&!]|(?<![^\W_])_|_(?![^\W_])")
+"""Marks that get a backslash if the text would be read otherwise without it. "replaced": those that become entities
+instead, because not all programs know a backslash there, or because it would begin a formula."""
+_COMMONMARK = frozenset(".,;:!?'\"()-*_`<>&#+[]/\\")
+"""Marks of which the parser knows where they are text."""
 _LINE_MARKUP = re.compile(
     r"(?P<number>\d{1,9})[.)](?=\s|$)|(?:#{1,6}|[-+*]|=+|-+)(?=\s|$)"
     r"|[>|<]|```|~~~|:?-+:?\s*\||---|\[(?=[^\]]*\]:)|~(?=\s|$)|:|\+\+\+|!!!|\?\?\?|===|:::|///|\$\$|%"
@@ -69,6 +72,8 @@ front matter)."""
 _CLOSING = re.compile(r"(?<=[ \t])#(?=#*[ \t]*$)|^#(?=#*[ \t]*$)")
 _BREAKS = frozenset({"br", *block_names})
 _CODE = frozenset({"code", "kbd", "samp", "var"})
+_NOTE = re.compile(r"(?<=[^\W\d_]{3}|..[^\w\s])<sup[^<>]*+>(?:[^<>A-Za-z[]++|\[[^]A-Za-z]++\]\([^()\s]*+\))</sup>")
+"""Reference to a note. The number of a shorter word, as in m<sup>2</sup>, is an exponent."""
 _ELEMENTS = {"*": "em", "_": "em", "**": "strong", "__": "strong", "~~": "del", "==": "mark", "^^": "ins"}
 
 
@@ -77,7 +82,7 @@ class _Text:
     """Text with tags in the document.
 
     kind, frame: see _FRAMES. text, tags: those of the whole span. core: part of the text and tags that is the block;
-    see `find_core`.
+    see `find_core`. escapes: see `_escapes`.
     """
 
     kind: str
@@ -85,6 +90,7 @@ class _Text:
     text: str
     tags: tuple[Tag, ...]
     core: tuple[int, int, int, int]
+    escapes: dict[str, str]
 
     def block(self, place: str) -> Block:
         """Return the part that is translated."""
@@ -154,20 +160,28 @@ class MarkdownDocument(UnitDocument):
             source = span.replace_tag(source, old, new)
         return source
 
+    def finish(self, edits: list[Edit], language: str) -> bytes:
+        """Return the document with its edits. Links to its headings lead to the translated headings."""
+        if not edits:
+            return self.encode(self.text)
+        text, unknown = with_moved_links(self.text, replace_spans(self.text, edits), lambda source: parser().parse(
+            _without_front_matter(source)[1]))
+        self.left_out += [f"line {self.line_at(place)}" for place in unknown]
+        return self.encode(text)
+
     def _find_spans(self) -> Iterator[tuple[_Span, int]]:
         """Yield the spans of text, and the number of the first line of each span."""
         source = self.text
-        start = len(source) - len(source.removeprefix("\ufeff"))
+        start = self.begin
         begins = [0, *(match.end() for match in _LINE_END.finditer(source)), len(source)]
         ends = [*(match.start() for match in _LINE_END.finditer(source)), len(source)]
-        front = _FRONT_MATTER.match(source, start)
+        front, text = _without_front_matter(source)
         if front:
             for field, content in _fields(front[0]):
                 begin = start + field.start("value")
                 yield (_Span(begin, start + field.end("value"), "", _text("field", content, (), (field["key"], ""))),
                        bisect_right(begins, begin))
             start = front.end()
-        text = "\n" * len(_LINE_END.findall(source, 0, start)) + source[start:]
         kind = "line"
         position = 0
         row = -1
@@ -218,22 +232,23 @@ class MarkdownDocument(UnitDocument):
                         column = next((one for one in map(second.find, (lines[1], lines[1].strip())) if one >= 0), 0)
                         prefix = source[ends[first]:begins[first + 1]] + second[:column]
                 content, tags, inner = _inline(token.children, token.content)
-                yield _Span(begin, end, prefix, _text(kind, content, tags, frame), tuple(
+                yield _Span(begin, end, prefix, _text(kind, content, tags, frame, token.children), tuple(
                     (raw, low, high, found_text) for raw, low, high, inner_kind, title in inner
                     if (found_text := self._inner_text(raw[low:high], inner_kind, title)) is not None)), first + 1
 
     def _inner_text(self, content: str, kind: str, title: str) -> _Text | None:
         """Return a text inside of a tag; None if it is not for people. title: text of a quoted title."""
+        children = parser().parseInline(content, self._environment)[0].children or []
         if kind not in _FRAMES:
-            return _text("quoted", title, (), (f"[a](b {kind}", f"{_QUOTES[kind]})")) if is_text(title) else None
-        text, tags, _ = _inline(parser().parseInline(content, self._environment)[0].children or [], content)
-        return _text(kind, text, tags) if is_text(text) else None
+            frame = f"[a](b {kind}", f"{_QUOTES[kind]})"
+            return _text("quoted", title, (), frame, children) if is_text(title) else None
+        text, tags, _ = _inline(children, content)
+        return _text(kind, text, tags, None, children) if is_text(text) else None
 
     def _spans_of_title(self, begin: int, end: int, title: str, line: int) -> Iterator[tuple[_Span, int]]:
         """Yield the title at the end of the definition of a link, as in `_find_spans`."""
         found = _find_title(self.text[begin:end].rstrip(), 0, title)
-        text = self._inner_text("", found[2], title) if found else None
-        if found and text:
+        if found and (text := self._inner_text(self.text[begin + found[0]:begin + found[1]], found[2], title)):
             yield _Span(begin + found[0], begin + found[1], "", text), line
 
     def _write(self, span: _Text, new: Block | None, raws: dict[str, str] | None = None) -> str | None:
@@ -252,7 +267,7 @@ class MarkdownDocument(UnitDocument):
         core = one_line(new.text)
         text = span.text[:begin] + core + span.text[end:]
         if span.kind == "quoted":
-            return _write_quoted(text, span.frame)
+            return _write_quoted(text, span.frame, span.escapes)
         if span.kind == "field":
             return _write_field(text, span.frame[0], span.text)
         change = len(text) - len(span.text)
@@ -274,12 +289,33 @@ class MarkdownDocument(UnitDocument):
         return None
 
 
+def _without_front_matter(source: str) -> tuple[re.Match[str] | None, str]:
+    """Return the front matter, and the document with empty lines in its place."""
+    start = int(source.startswith("\ufeff"))
+    front = _FRONT_MATTER.match(source, start)
+    start = front.end() if front else start
+    return front, "\n" * len(_LINE_END.findall(source, 0, start)) + source[start:]
+
+
 _OPENING = {"paragraph_open": "line", "td_open": "cell", "th_open": "cell", "dt_open": "term", "title_open": "title"}
 _QUOTES = {'"': '"', "'": "'", "(": ")"}
 
 
-def _text(kind: str, text: str, tags: tuple[Tag, ...], frame: tuple[str, str] | None = None) -> _Text:
-    return _Text(kind, frame or _FRAMES[kind], text, tags, find_core(text, tags))
+def _text(kind: str, text: str, tags: tuple[Tag, ...], frame: tuple[str, str] | None = None,
+          children: Sequence[Token] = ()) -> _Text:
+    return _Text(kind, frame or _FRAMES[kind], text, tags, find_core(text, tags), _escapes(children))
+
+
+def _escapes(children: Sequence[Token]) -> dict[str, str]:
+    """Return the source of each character that a text has as an escape or an entity, such as `\\{` or `&lbrace;`.
+
+    A translation has it for this character, too: a program may know more markup than the parser. A mark of CommonMark
+    that stands in the text without an escape, too, needs none.
+    """
+    plain = "".join(token.content for token in children if token.type == "text")
+    return {token.content: token.markup for token in children if token.type == "text_special"
+            and len(token.content) == 1 and not (token.content.isascii() and token.content.isalnum())
+            and not (token.content in _COMMONMARK and token.content in plain)}
 
 
 def _translatable(span: _Span) -> list[_Text]:
@@ -315,10 +351,9 @@ def _write_field(text: str, key: str, old: str) -> str | None:
                  if _read_field(key + value) == text), None)
 
 
-def _write_quoted(text: str, frame: tuple[str, str]) -> str | None:
+def _write_quoted(text: str, frame: tuple[str, str], escapes: dict[str, str]) -> str | None:
     """Return the source of the title of a link in its quotes; None if it would not be read as the text."""
-    for special in (re.compile("(?!)"), re.compile(r"[\\&\"'()]")):
-        result = special.sub(r"\\\g<0>", text)
+    for result in ("".join(escapes.get(one, one) for one in text), re.sub(r"[\\&\"'()]", r"\\\g<0>", text)):
         children = parser().parseInline(frame[0] + result + frame[1])[0].children or []
         if children and children[0].attrs.get("title") == text and len(children) == 3:
             return result
@@ -346,11 +381,12 @@ def _written(text: str, tags: Sequence[Tag], is_escaped: bool, span: _Text) -> s
     parts: list[str] = []
     last = 0
     starts_line = kind in ("line", "underlined", "row", "term", "argument")
+    divide = re.compile(f"([{re.escape(''.join(span.escapes))}])" if span.escapes else r"(?!)").split
     for position, raw in [*((tag.position, tag.raw) for tag in tags), (len(text), "")]:
         is_break = raw.endswith("\n")
         part = text[last:position].rstrip(" ") if is_break else text[last:position]
-        if is_escaped:
-            part = _REPLACED.sub(lambda match: f"&#{ord(match[0])};", _ESCAPED.sub(r"\\\g<0>", part))
+        part = "".join(span.escapes.get(piece) or (_escaped(piece) if is_escaped else piece)
+                       for piece in divide(part))
         if not part and raw.startswith("`") and parts and parts[-1].startswith("`"):
             part = " "                                                   # `a``b` would be one piece of code
         if parts and parts[-1].endswith("\n"):
@@ -364,6 +400,11 @@ def _written(text: str, tags: Sequence[Tag], is_escaped: bool, span: _Text) -> s
         last = position
     result = "".join(parts).lstrip(" \t")
     return _CLOSING.sub(r"\\#", result) if kind == "heading" else result
+
+
+def _escaped(text: str) -> str:
+    """Return the source of a text in which all marks are escaped."""
+    return _ESCAPED.sub(lambda match: f"&#{ord(match[0])};" if match["replaced"] else f"\\{match[0]}", text)
 
 
 def _escape_start(part: str, ends_line: bool, always: bool) -> str:
@@ -536,7 +577,8 @@ def _inline(children: Sequence[Token], source: str
         else:
             html = _HTML.match(token.content) if token.type == "html_inline" else None
             name = html["name"].lower() if html else ""
-            if name in _CODE and html and not html["end"] and source.find(f"</{name}", end) >= 0:
+            is_kept = name in _CODE or _NOTE.match(source, begin)
+            if is_kept and html and not html["end"] and source.find(f"</{name}", end) >= 0:
                 code = f"</{name}", begin
             elif name in _BREAKS or source[begin:end].endswith("\n"):
                 tags.append((length, source[begin:end], "break", name))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from seq2seq.formats.block import MAX_TAGS, NO_KEYS, Block, DocumentError, KeyNames, require_count
 from seq2seq.formats.office_archive import Archive
+from seq2seq.formats.office_languages import with_language
 from seq2seq.formats.office_paragraphs import Item, Names, Paragraph, Piece, make_paragraph
 from seq2seq.formats.xml_tokens import XmlToken
 from seq2seq.formats.xml_units import XmlFile
@@ -50,6 +51,8 @@ class _OfficeDocument:
     _paragraph_names: frozenset[str] = frozenset()
     _skipped: frozenset[str] = frozenset()
     """Elements whose paragraphs are not translated."""
+    _style_parts: tuple[str, ...] = ()
+    """Parts with styles, which name the language of text without one of its own, such as translated runs."""
     source_languages: Set[str] = frozenset()
     target_languages: Set[str] = frozenset()
     left_out: Sequence[str] = ()
@@ -59,12 +62,21 @@ class _OfficeDocument:
                  keys: KeyNames = NO_KEYS) -> None:
         """Raises DocumentError: the document is malformed, hostile, too large, encrypted, or of another format."""
         self._archive = data if isinstance(data, Archive) else Archive(data)
+        self._language = source_language
         self._tags = 0
         self._parts = [self._read(name) for name in self._part_names()]
         self.blocks = [paragraph.block for part in self._parts for paragraph in part.paragraphs]
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
-        return self._archive.replace(self._changed(iter(translations)))
+        changed = self._changed(iter(translations))
+        for name in self._style_parts if changed else ():
+            if name in self._archive.contents:
+                xml = self._parse(name)
+                text = changed[name].decode(xml.encoding) if name in changed else xml.text
+                styles = with_language(text, self._language, target_language)
+                if styles != xml.text:
+                    changed[name] = xml.encode([(0, len(xml.text), styles)])
+        return self._archive.replace(changed)
 
     def _changed(self, remaining: Iterator[Block]) -> dict[str, bytes]:
         """Return the changed members of the archive. remaining: translations of the blocks that follow."""
@@ -277,6 +289,7 @@ class PptxDocument(_RunDocument):
     _names = Names("a:r", "a:t")
     _types = rf"presentationml\.(?:slide|notesSlide)\+xml{_DRAWINGS}"
     _empty = "presentationml."
+    _style_parts = ("ppt/presentation.xml",)
     _prefix = "a:"
     _namespace = "drawingml(?:/2006)?/main"
     _paragraph_names = frozenset({"a:p", _CACHED})
@@ -297,6 +310,7 @@ class DocxDocument(_RunDocument):
     _names = Names("w:r", "w:t", preserve=True)
     _types = (r"(?:wordprocessingml\.(?:document|template)|ms-word\.\w+\.macroEnabled\w*)\.main\+xml"
               r"|wordprocessingml\.(?:header|footer|footnotes|endnotes|comments)\+xml")
+    _style_parts = ("word/styles.xml",)
     _prefix = "w:"
     _namespace = "wordprocessingml(?:/2006)?/main"
     _paragraph_names = frozenset({"w:p"})
@@ -306,7 +320,7 @@ class DocxDocument(_RunDocument):
 
     def __init__(self, data: bytes | Archive, source_language: str = "", target_language: str = "",
                  keys: KeyNames = NO_KEYS) -> None:
-        super().__init__(data)
+        super().__init__(data, source_language)
         self._drawings = _Drawings(self._archive)
         self.blocks += self._drawings.blocks
 
@@ -317,6 +331,7 @@ class DocxDocument(_RunDocument):
 class OdtDocument(_OfficeDocument):
     """OpenDocument text, table or presentation (ODT, ODS, ODP)."""
 
+    _style_parts = ("styles.xml", "content.xml")
     _prefix = "text:"
     _namespace = "opendocument:xmlns:text:1.0"
     _paragraph_names = frozenset({"text:p", "text:h"})

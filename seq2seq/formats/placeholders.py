@@ -42,13 +42,13 @@ _ADDRESSES = (
 _VARIABLES = (
     # Variables in braces: {{x}}, ${x}, #{x}, %{x}, @{x}, {}, {0}, {x!r:.2f}, {x, number}; and, in lines of text, whole
     # arguments with branches: {n, plural, one {…}}. Documents have none here, because `messages` divides them before.
-    r"\{\{\{?[^{}\n]{1,200}\}\}\}?", r"[$#%@]\{[^{}\n]{1,200}\}", r"\$t?\([^()\n]{1,200}\)",
+    r"\{\{\{?[^{}\n]{1,200}\}\}\}?", r"[$#%@]\{[^{}\n]{1,200}\}", r"\$t?\([^()\n]{1,200}\)", r"\$\[[^\[\]\n]{1,200}\]",
     rf"(?=\{{\s*+\w++\s*+,\s*+(?:plural|select|selectordinal)\s*+,){_BRACED}",
-    r"\{\s*+(?:[\w.$-]|\[[^\[\]\n]{0,80}\]){0,80}+\s*+(?:![rsa])?(?:[:,][^{}\n]{0,80})?\}",
+    r"\{\s*+[!+*#]?(?:[\w.$-]|\[[^\[\]\n]{0,80}\]){0,80}+\s*+(?:![rsa])?(?:[:,][^{}\n]{0,80})?\}",
     # Variables of printf and similar functions: %s, %(count)d, %1$s, %-8.3f, %%, %@, %1, %L2, %n, %name%.
     r"%\([^()\n]{1,80}\)[-+#0]*+\d*+(?:\.\d++)?[A-Za-z]", rf"%{_NAME}%(?![\w%])",
     r"%(?:\d{1,2}\$)?(?:#@\w{1,80}@|arg\b)",                                     # of Apple's plural rules
-    r"(?<!\d)%(?:\d++\$)?[-+#0,]*+(?:\d++|\*)?(?:\.(?:\d++|\*))?(?:hh|h|ll|l|L|z|j|t|q)?[diouxXeEfFgGaAcsSpn@](?![a-z]{3})",
+    r"(?<!\d)%(?:\d++\$)?[-+#0,]*+(?:\d++|\*)?(?:\.(?:\d++|\*))?(?:hh|h|ll|l|L|z|j|t|q)?[diouxXeEfFgGaAcsSpn@](?:(?<=\$.)|(?![a-z]{3}))",
     r"%%", r"(?<!\d)%L?[1-9]\d?(?!\d)", r"(?<![\w%])%[A-Za-z](?![\w%])",
 )
 TAG = re.compile(r"</?[A-Za-z_][^<>\n]{0,400}>")
@@ -63,9 +63,18 @@ _PATTERNS = (
     rf"{_NO_WORD_BEFORE}(?:[A-Za-z]:|(?<![/.~]){_VARIABLE})(?:/{_IN_PATH}++)++",
     r"\b[A-Za-z]:\\(?:[^\s\\\"<>|]+\\)*+[^\s\\\"<>|]*",
     rf"(?:(?=[$%]){_VARIABLE}|(?<!\\)\\\\[\w.-]{{1,80}})(?:\\[^\s\\\"<>|]+)++\\?",
+    # Names between the same signs: $NAME$, #name#, ###NAME###, %%name%%, @@name@@, |NAME|, *|NAME|*, ~NAME~.
+    r"(?<![\w#$%@])(?P<sign>#{1,3}|\$|%%|@@)[A-Za-z][\w.:-]{0,60}?(?P=sign)(?![\w#$%@])",
+    r"(?<!\w)(?:\*?\|[A-Z][A-Z0-9_:]{1,60}\|\*?|~[A-Z][A-Z0-9_]{1,60}~)(?!\w)",
     *_VARIABLES,
-    # Other variables: $NAME$, $name, :name, __name__, [[name]].
-    r"\$[A-Z][A-Z0-9_]{0,60}\$", rf"{_NO_WORD_BEFORE}(?<!\$)\$[A-Za-z_]{_WORD}*+(?:\$s)?",
+    # Names with underscores: SITE_NAME, user_name, user_list.py. German has Benutzer_innen.
+    r"(?<![\w.])(?:[A-Z][A-Z0-9]+(?:_[A-Z0-9]+)+|[a-z][a-z0-9]+(?:_[a-z0-9]+)+(?:\.[a-z]\w{0,8})*)(?!\w)",
+    # A name in brackets that has a sign of programs: [user:name], [user_name], and [_1], [quant,_1,file,files] of Perl.
+    r"\[(?:[^\[\]\s]{0,80}?\w[:_=+]\w|[^\[\]\n]{0,80}?(?<!\w)_\d)[^\[\]\n]{0,200}\]",
+    # Options of commands: --force, --output=FILE.
+    r"(?<![^\s(\[{'\"`“„«])--[A-Za-z][\w-]{0,60}+(?:=(?:<[^<>\s]{1,80}>|[\w./:,+-]{0,80}\w))?",
+    # Other variables: $name, :name, __name__, [[name]].
+    rf"{_NO_WORD_BEFORE}(?<!\$)\$[A-Za-z_]{_WORD}*+(?:\$s)?",
     r"(?<![\w:]):[a-z_]\w{1,60}:?(?!\w)", r"\b__\w{1,60}?__\b",
     r"\[\[[^\[\]\n]{1,200}\]\]",
     # Entities and tags in plain strings.
@@ -154,7 +163,7 @@ def _joined(patterns: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
 
 
-_SIGNS = re.compile(f"[{{%$:&<@#/\\\\\u20e3]|__|\\[\\[|www\\.|{_EMOJI}")
+_SIGNS = re.compile(f"[{{%$:&<@#/\\\\\\[|~\u20e3]|_|--|www\\.|{_EMOJI}")
 """One of these is in each placeholder."""
 
 

@@ -16,7 +16,7 @@ from seq2seq.formats.catalogue import CONTROLS, Catalogue, Field, Message, decla
 from seq2seq.formats.placeholders import Placeholders
 from seq2seq.formats.plurals import MAX_FORMS, gettext_language, gettext_rule, singular_forms
 from seq2seq.formats.spans import Edit, replace_spans
-from seq2seq.formats.syntaxes import GETTEXT_FORMATS, find_markup, keeps_arguments, with_boundaries
+from seq2seq.formats.syntaxes import BOUNDARIES, GETTEXT_FORMATS, find_markup, keeps_arguments, with_boundaries
 from seq2seq.formats.texts import decode_text, trim, wrap
 from seq2seq.formats.units import Unit, UnitDocument
 from seq2seq.languages import is_same_language
@@ -25,7 +25,11 @@ _ESCAPED = str.maketrans({character: f"\\{letter}" for letter, character in CONT
 _FIELD = r"(?mi)(?:^|\"|\\n)%s:((?:[^\"\\\n]|\\[^n]|\"[ \t]*+\r?\n[ \t]*+\")*+)(?=\\n|\"[ \t]*+\r?$)"
 """Value of a field in the header, as it stands in the document."""
 _RULE = re.compile(r"nplurals\s*+=\s*+[1-9]\d*+\s*+;\s*+plural\s*+=(?!\s*+EXPRESSION)")
-_SPHINX = re.compile(r"\.rst:|:docstring of ")
+_FILES = {"rst": r"\.rst:|:docstring of ", "markdown": r"\.md:", "asciidoc": r"\.(?:adoc|asciidoc|asc|txt):"}
+"""References to documents by their syntax."""
+_PO4A = re.compile(r"\btype: (?!Content of:|Attribute '|Hash Value|Array Element)|\.(?:[1-9]|pod|adoc|asciidoc|asc):")
+"""Comment of po4a on a text that is not from XML or YAML, or a reference to a document. It is a manual page unless its
+name tells another syntax."""
 _WIDTH = 77
 """Maximum number of characters between the quotes of a wrapped line, as in files that gettext writes."""
 
@@ -126,7 +130,7 @@ class PoDocument(UnitDocument):
         for index, source in enumerate(message.sources):
             before, block, after = _block(message, source, syntax)
             text = translations.get(index, block).text
-            text = with_boundaries(text) if "rst" in syntax else text
+            text = with_boundaries(text, syntax[0]) if syntax[0] in BOUNDARIES else text
             text = _escape_apostrophes(text) if "java" in syntax else text
             if documentation and _markup(text, documentation) != _markup(block.text, documentation) or not all(
                     keeps_arguments(source.value, before + text + after, name) for name in _formats(message)):
@@ -159,7 +163,10 @@ class PoDocument(UnitDocument):
 
 def _documentation(message: Message) -> tuple[str, ...]:
     """Return the syntax of the document that a message is from, if it is one."""
-    return ("rst",) if _SPHINX.search(message.references) else ("markdown",) if ".md:" in message.references else ()
+    found = next((name for name, pattern in _FILES.items() if re.search(pattern, message.references)), "")
+    if _PO4A.search(f"{message.comment} {message.references}"):
+        return (found or "man",)
+    return (found,) if found in ("rst", "markdown") else ()
 
 
 def _formats(message: Message) -> list[str]:
@@ -170,8 +177,9 @@ def _formats(message: Message) -> list[str]:
 
 def _syntax(message: Message) -> tuple[str, ...]:
     """Return the syntaxes of the texts of a message; see `Block.syntax`."""
-    formats = _formats(message)
-    return (*_documentation(message), *formats, "template", "bbcode", "filter", *(() if formats else ("strftime",)))
+    formats, documentation = _formats(message), _documentation(message)
+    return (*documentation, *formats, "template", "bbcode", "filter", *(() if formats else ("strftime",)),
+            *(() if documentation else ("wiki", "names")))
 
 
 def _block(message: Message, source: Field, syntax: tuple[str, ...]) -> tuple[str, Block, str]:

@@ -15,7 +15,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Literal
 
 from seq2seq.formats.block import MAX_TAGS, Block, DocumentError, require_count
@@ -50,8 +50,15 @@ _SPANS = {"alpha", "b", "bord", "c", "fn", "fs", "fscx", "fscy", "fsp", "i", "s"
 _VOICE = re.compile(r"<v[.\s>]")
 _MUSIC = "\u266a\u266b\u266c"
 _LEAD = re.compile("(?:[-\u2010\u2013-\u2015](?=\\s*+[^\\s\\d-])\\s*+|"
-                   f"[{_MUSIC}]++\\s*+|#\\s++|>{{2,3}}\\s*+)++")
+                   f"[{_MUSIC}]++\\s*+|#(?:\\s++|(?=\\w[^#]*#\\s*\\Z))|>{{2,3}}\\s*+)++")
 """Mark before the words of another person, or of a song."""
+_NAMED = re.compile(r"(?:\[[^\[\]\n]{1,40}\]|(?P<name>[^\W\d_][\w.'\u2019&#-]{0,30}(?: [\w.'\u2019&#-]{1,30}){0,3})"
+                    r"(?: [(\[][^()\[\]\n]{1,40}[)\]])?)(?::(?=\s|\Z|[^\W\d_])|\uff1a)\s*+")
+"""Name of a person before the words, as in "BOB (on the phone): Two dogs"."""
+_DESCRIPTION = re.compile("(?:[(\uff08][^()\uff08\uff09]{1,200}[)\uff09]"
+                          "|[\\[\u3010\uff3b][^\\[\\]\u3010\u3011\uff3b\uff3d]{1,200}[\\]\u3011\uff3d])(?![:\uff1a])"
+                          f"|[{_MUSIC}][^{_MUSIC}\\r\\n]{{1,200}}[{_MUSIC}]++|#\\s[^#\\r\\n]{{1,200}}\\s#")
+"""Description of a sound, such as [door opens], or a song."""
 _DIRECTION = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _SENTENCE_END = re.compile(rf"[{SENTENCE_MARKS}\u3002\uff01\uff1f{_MUSIC})\]]"
                            r"[\"'\u201d\u2019\u00bb\u300d\u300f)\]]*\Z")
@@ -118,7 +125,15 @@ class _SubtitleDocument(UnitDocument):
         require_count(sum(map(self.text.count, ("<", "{", "\\N", "\\n", "\\h"))), MAX_TAGS, "tags")
         line_end = re.search(_LINE_END, self.text)
         self.line_end = line_end[0] if line_end else "\n"
-        for cues in _group([cue for found in self._find_cues() for cue in self._divide(found)]):
+        found = list(self._find_cues())
+        text = "\n".join(self._plain(self.text[cue.begin:cue.end]) for cue in found)
+        names = Counter[str]()
+        for line in _DESCRIPTION.sub("", text).split("\n"):
+            match = _NAMED.match(re.sub(rf"\A{_LEAD.pattern}", "", line.lstrip()))
+            if match and match["name"] and not any(word[0].islower() for word in match["name"].split()):
+                names[match["name"]] += 2 if match["name"].isupper() and not text.isupper() else 1
+        self._speakers = {name for name, count in names.items() if count > 1}
+        for cues in _group([part for cue in found for part in self._divide(cue)]):
             yield Unit(cues[0].begin, cues[-1].end, (self._block(cues),), info=cues)
 
     def edits(self, unit: Unit, blocks: Sequence[Block], language: str) -> Iterator[Edit]:
@@ -164,8 +179,20 @@ class _SubtitleDocument(UnitDocument):
     def _unescape(self, text: str) -> str:
         return text
 
-    def _break(self) -> str:
-        return self.line_end
+    def _plain(self, raw: str) -> str:
+        """Return the source of a text without tags, and with line feeds as its line ends."""
+        return self._unescape(self._markup.sub(lambda match: "" if _is_tag(match[0]) else "\n", raw))
+
+    def _end_of_lead(self, text: str, begin: int = 0, end: int = 10_000_000) -> int:
+        """Return the end of the marks and the name before the words of a person or a song.
+
+        A name is in brackets or in upper case, or it begins several lines, each of its words with a capital letter.
+        """
+        while True:
+            lead = _LEAD.match(text, begin, end) or _NAMED.match(text, begin, end)
+            if lead is None or lead.re is _NAMED and lead["name"] and lead["name"] not in self._speakers:
+                return begin
+            begin = lead.end()
 
     def _divide(self, cue: _Cue) -> Iterator[_Cue]:
         """Yield a cue with its text. If several persons speak, each after a mark or tag, yield a part per person."""
@@ -180,13 +207,36 @@ class _SubtitleDocument(UnitDocument):
                 if not _VOICE.match(match[0]):
                     if _is_tag(match[0]) or match[0] == "\\h":
                         continue
-                    following = self._markup.sub("", raw[match.end():match.end() + 200])
-                    if not _LEAD.match(self._unescape(following)):
+                    if not self._end_of_lead(self._plain(raw[match.end():match.end() + 200])):
                         continue
                     after = match.end()
             if end > begin:
-                yield self._with_text(cue, begin, end)
+                for low, high in pairwise([begin, *self._cuts(raw, begin, end), end]):
+                    yield self._with_text(cue, low, high)
             begin = after
+
+    def _cuts(self, raw: str, begin: int, end: int) -> Iterator[int]:
+        """Yield the places between what is said and descriptions of sounds, which are no part of its sentences.
+
+        A description is at the beginning or the end of the words, has a line of its own, or follows a sentence. One in
+        round brackets can also be a part of a sentence, unless the next one begins after it.
+        """
+        end = min(end, begin + 2_000)                                   # because each takes linear time
+        for match in _DESCRIPTION.finditer(raw, begin, end):
+            before, after = self._plain(raw[begin:match.start()]), self._plain(raw[match.end():end])
+            said = before[self._end_of_lead(before):].strip()
+            is_first, is_last = not is_translatable(said), not is_translatable(after)
+            has_line = before.rstrip(" ").endswith("\n") and after.lstrip(" ").startswith("\n")
+            is_apart = is_first or is_last or has_line
+            if match[0][0] in "(\uff08":
+                is_apart = is_first and not after.strip()[:1].islower()
+            if not is_apart and not _SENTENCE_END.search(said):
+                continue
+            if not is_first:
+                yield match.start()
+            if not is_last:
+                yield match.end()
+            begin = match.end()
 
     def _with_text(self, cue: _Cue, low: int, high: int) -> _Cue:
         """Return the part from `low` to `high` of a cue, with its text."""
@@ -197,9 +247,10 @@ class _SubtitleDocument(UnitDocument):
         tags = pair_tags([(place, piece.raw, piece.kind, piece.name) for piece, place
                           in zip(pieces, places, strict=False) if piece.kind != "text" and piece.kind != "line end"])
         begin, end, first, after = find_core(text, tags)
-        lead = _LEAD.match(text, begin, end)
-        begin = lead.end() if lead else begin
-        end = max(begin, len(text[:end].rstrip(_MUSIC + " \u00a0" + "#" * (lead is not None and "#" in lead[0]))))
+        lead = text[begin:self._end_of_lead(text, begin, end)]
+        begin += len(lead)
+        end = max(begin, len(text[:end].rstrip(_MUSIC + " \u00a0" + "#" * ("#" in lead))))
+        pair_ends = {tag.pair: tag.position for tag in tags} | {None: -1}
         before = behind = ""
         fixed: list[_Fixed] = []
         inner = []
@@ -208,7 +259,7 @@ class _SubtitleDocument(UnitDocument):
         for piece, low, high in zip(pieces, places, places[1:], strict=False):
             if piece.kind != "text" and piece.kind != "line end":
                 number, tag = next(numbered)
-                if (tag.pair is not None or piece.name == "rt") and first <= number < after:
+                if (piece.name == "rt" or pair_ends[tag.pair] > begin) and first <= number < after:
                     inner.append(tag)
                     continue
             if piece.kind == "text":
@@ -226,7 +277,8 @@ class _SubtitleDocument(UnitDocument):
         return replace(
             cue, begin=source_begin, end=source_end, words=text[begin:end], tags=shift_tags(inner, begin, end),
             fixed=tuple(fixed), before=before, behind=behind,
-            starts=source_begin > cue.begin or lead is not None or _VOICE.search(before) is not None,
+            starts=(source_begin > cue.begin or lead != "" or _VOICE.search(before) is not None
+                    or _DESCRIPTION.fullmatch(text[begin:end]) is not None),
             ends=_SENTENCE_END.search(text.rstrip()) is not None)
 
     def _pieces(self, raw: str) -> list[_Piece]:
@@ -287,7 +339,7 @@ class _SubtitleDocument(UnitDocument):
             while after < len(tags) and (tags[after].position, tags[after].kind == "open") < (place, True):
                 after += 1
             parts += [Block(text[position:end], shift_tags(tags[index:after], position, end)).serialize(self._escape),
-                      self._break() if one.is_break else one.raw]
+                      self.line_end if one.is_break and one.raw[0] != "\\" else one.raw]
             position, index = place, after
         parts.append(Block(text[position:], shift_tags(tags[index:], position, len(text))).serialize(self._escape))
         return "".join([*parts, cue.behind])
@@ -328,7 +380,7 @@ class AssDocument(_SubtitleDocument):
     """Subtitles in the format ASS or SSA."""
 
     # A drawing is between {\p1} and {\p0}.
-    _markup = re.compile(r"\{(?=[^{}]*+\})(?:[^{}]*\\p[1-9][^{}]*+\}(?:[^{]|\{(?![^{}]*\\p0))*+(?:\{[^{}]*+\})?"
+    _markup = re.compile(r"(?<!\\)\{(?=[^{}]*+\})(?:[^{}]*\\p[1-9][^{}]*+\}(?:[^{]|\{(?![^{}]*\\p0))*+(?:\{[^{}]*+\})?"
                          r"|[^{}]*+\})|\\[Nnh]")
 
     def _require_form(self) -> None:
@@ -364,10 +416,10 @@ class AssDocument(_SubtitleDocument):
 
     def _escape(self, text: str) -> str:
         text = re.sub(r"\\(?=[Nnh{}])", "\\\\\u2060", text)             # a word joiner, which is invisible
-        return text.replace("{", "\\{").replace("\u00a0", "\\h")
+        return re.sub("[{}]", r"\\\g<0>", text).replace("\u00a0", "\\h")
 
-    def _break(self) -> str:
-        return "\\N"
+    def _unescape(self, text: str) -> str:
+        return re.sub(r"\\([{}])", r"\1", text)
 
 
 def _is_tag(markup: str) -> bool:

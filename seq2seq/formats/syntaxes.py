@@ -79,7 +79,7 @@ _FORMATS: dict[str, str | tuple[_Rule, ...]] = {
 # Directives of programs whose language is not known, or in text that no flag marks: "50% off" has none.
 _PRINTF = (r"%(?:\d{1,2}\$)?(?:#@\w{1,80}@|arg\b)|"                               # of Apple's plural rules
            r"(?<![\d%])%(?!\(\w++\))(?:\d++\$)?[-+#0,(]*+(?:\d++|\*)?(?:\.(?:\d++|\*))?(?:hh|h|ll|l|L|q|j|z|t)?"
-           r"[diouxXeEfFgGaAcsSpb@](?![a-z]{3})")
+           r"[diouxXeEfFgGaAcsSpb@](?:(?<=\$.)|(?![a-z]{3}))")
 _DIRECTIVE = r"%[-_0^#]?[EO]?[aAbBcCdDeFgGhHIjklmMnpPrRSTuUVwWxXyYzZ](?![A-Za-z]{2})"
 GETTEXT_FORMATS = frozenset(_FORMATS)
 """Names of the syntaxes that gettext's format flags name."""
@@ -117,6 +117,37 @@ _MARKDOWN: tuple[_Rule, ...] = (
     ("pair", r"(?<![\w_\\])(_)(?=[^\s_])[^_]*+(?<=\S)(_)(?![\w_])"),
     ("value", r"\\[^\w\s]"),
 )
+_WIKI: tuple[_Rule, ...] = (
+    ("pair", r"(\[(?:(?:https?:)?//|mailto:|\{\{)[^\s\[\]]++ ++)[^\[\]]++(\])"),
+    ("value", r"\[(?:https?:)?//[^\s\[\]]++\]"),
+    ("pair", r"(\[\[[^\[\]|\n]++\|)[^\[\]|\n]++(\]\])"),
+    ("pair", r"(?<![\w'])(?P<quotes>''{1,4})(?=[^\s'])(?:[^']|'(?!'))*+(?<=\S)((?P=quotes))(?![\w'])"),
+)
+# Documents as po4a has them in catalogues: manual pages and POD, AsciiDoc. In a manual page, a single word in bold is
+# the name of a command or an option.
+_PAGE = r"\([1-9][a-z]{0,4}\)"
+_ROMAN = r"\\f(?:[PR1]|\[\w*+\])"
+_MAN: tuple[_Rule, ...] = (
+    ("value", r"E<lt>[^<>\n]{1,80}E<gt>|[A-Z]<<++\s[^\n]{1,500}?\s>>++|[CFLXZE]<[^<>]*+>"),
+    ("value", rf"B<(?:(?:\\ |[^\s<>])++|[^<>]*?\s-[^\s<>][^<>]*+)>(?:{_PAGE})?"),
+    ("open", "(?:[BIRS]|CW)(<)"), ("close", "(>)"),
+    ("value", rf"\\f(?:[B3]|\[B\])(?:[^\s\\]|\\[- ])++{_ROMAN}(?:{_PAGE})?"),
+    ("value", rf"\\f(?:C|\(C.|\[C.?\])[^\n]{{1,200}}?{_ROMAN}"),
+    ("open", r"(\\f)(?:[BI2-4]|\(\w\w|\[\w++\])"), ("close", rf"(?=(\\f)){_ROMAN}"),
+    ("value", rf"(?a:(?<![\w.:-])[A-Za-z][\w.:-]*+(?:(?:\\-[\w.=]*+)++|{_PAGE})|(?:\\-[\w.=]*+)++)"),
+    ("value", r"\\(?:\*?\(..|\*?\[[^\]\s]++\]|\*.|s[-+]?\d|[^\w\s]|[eftc0](?!\w))"),
+)
+# Emphasis and escapes of AsciiDoc are those of Markdown.
+_ASCIIDOC: tuple[_Rule, ...] = (
+    ("pair", r"([\"']`)(?=\S)[^`]++(`[\"'])"), ("break", r" \+(?=\n|\Z)"),
+    ("value", r"(?a:(?<![\w`\\])(?:``(?=[^\s`])[^`\n]++``|`(?=[^\s`'])[^`\n]++`)(?![\w`])"
+              r"|(?<![\w+])(?:\+\+\+[^+\n]++\+\+\+|\+\+[^+\n]++\+\+|\+(?=[^\s+])[^+\n]++\+)(?![\w+]))"),
+    ("pair", r"((?a:\b)(?:link|xref|mailto|https?|ftp|footnote):[^\s\[\]]{0,500}\[)(?=[^\[\],])"
+             r"(?:[^\[\],^]|,(?!\s*+\w++=))++(\^?(?:,[^\[\]]*+)?\])"),
+    ("value", rf"(?a:\b[a-z][\w-]{{0,40}}::?[^\s\[\]]{{0,500}}\[[^\[\]]*+\]|(?<![\w.-])[A-Za-z][\w.-]*+{_PAGE})"),
+    ("pair", r"(<<[^<>,\n]{1,200},\s*+)[^<>]++(>>)"), ("pair", r"(\(\()(?!\()[^()\n]++(\)\))(?!\))"),
+    ("value", r"<<[^<>\n]{1,200}>>|\(\(\([^()\n]*+\)\)\)|\[\[[^\[\]\n]++\]\]|\[[.#%][^\[\]\s]*+\]"), *_MARKDOWN[3:],
+)
 _BBCODE = ("b|i|u|s|url|quote|size|colou?r|list|center|left|right|spoiler|table|tr|td|th|font|email|sub|sup|h[1-6]|"
            "pre|indent|li|ol|ul|strike|align|user")
 # Contents of a tag of a template language. The next beginning of a tag ends them, so that a search takes linear time.
@@ -134,7 +165,7 @@ _TEMPLATE: tuple[_Rule, ...] = (
     ("break", r"\{\{~?\s*+(?:else\b|\^\s*+(?=\})|[#/^]\s*+(?:if|unless|each|with|for|foreach|range)\b)[^{}]*+\}\}"),
     ("open", r"\{\{~?\s*+[#^]\s*+[*>]?\s*+([\w.-]++)[^{}]*+\}\}"),
     ("close", r"\{\{~?\s*+/\s*+([\w.-]++)[^{}]*+\}\}"),
-    ("value", r"\{\{\{?[^{}]*+\}\}\}?|\{!![^!{]*+!!\}|\{\$[^{}\n]++\}"),
+    ("value", r"\{\{\{?[^{}]*+(?:\{\{[^{}]*+\}\}[^{}]*+)*+\}\}\}?|\{!![^!{]*+!!\}|\{\$[^{}\n]++\}"),
     ("break", r"<\?php\s++(?:if|else\w*+|end\w++|for\w*+|while|switch|case|[{}])(?:[^?<]|\?(?!>)|<(?!\?))*+\?>"),
     ("value", r"<%[-=](?:[^%<]|%(?!>)|<(?!%))*+%>|<\?(?:php\b|=)(?:[^?<]|\?(?!>)|<(?!\?))*+\?>"),
     ("break", r"<%(?:[^%<]|%(?!>)|<(?!%))*+%>"),
@@ -149,6 +180,10 @@ SYNTAXES: dict[str, tuple[_Rule, ...]] = {
     "vue": (("value", r"(?<![\w.@])@(?:\.[a-z]++)?:(?:\([^()\n]*+\)|\{[^{}\n]*+\}|[\w-]++(?:\.[\w-]++)*+)"
              r"|\{'[^'\n]*+'\}"),),
     "printf": (("value", _PRINTF),), "rst": _RST, "markdown": _MARKDOWN,
+    "wiki": _WIKI, "man": _MAN, "asciidoc": _ASCIIDOC,
+    # Variables that are names or numbers after a sign, and options of commands. "50 %" and "$5.00" are none.
+    "names": (("value", r"(?a:(?<![\w%])%(?![a-z][A-Z])[A-Za-z_][\w.-]*\w%?|(?<![\w!<])![a-z_](?:[\w-]*\w)?"
+               r"|(?<![\w$])\$\d{1,2}(?!\w|[.,]\d)|(?<![\w/.-])-[A-Za-z](?![\w-]))"),),
     # In strings of any program, `file' is a quotation, and single asterisks and underscores may be anything.
     "markdown-in-strings": (("value", r"(?<![`\w])`[^`'\s](?:[^`'\n]*+)`(?!`)"), _MARKDOWN_LINK, _MARKDOWN_BOLD),
     "template": _TEMPLATE,
@@ -161,8 +196,8 @@ SYNTAXES: dict[str, tuple[_Rule, ...]] = {
                ("close", rf"(?i:\[/({_BBCODE})\])")),
 }
 """Rules of each syntax. Where several match at the same place, the first one counts."""
-_SIGNS = re.compile(r"[%{}<\[$~`*_|\\@]")
-"""Characters of which everything in SYNTAXES has one."""
+SIGNS = re.compile(r"[%{}<\[$~`*_|\\@!(+]|''|(?<!\S)-[A-Za-z]")
+"""One of these is in everything in SYNTAXES."""
 _COUNTERPARTS = {")": "(", "]": "[", "}": "{", ">": "<"}
 
 
@@ -184,23 +219,28 @@ def find_markup(text: str, syntax: Sequence[str]) -> list[Markup]:
     An opening or closing tag without its counterpart is a "value". Directives of strftime count only if there are two
     of them, or if the text has no other letters.
     """
-    if not _SIGNS.search(text):
+    if not SIGNS.search(text):
         return []
     pattern, rules = _compiled(tuple(syntax))
     found: list[Markup] = []
     directives: list[int] = []                                                  # indices in `found`
-    for match in pattern.finditer(text):
-        index = match.lastindex
-        assert index is not None
-        kind, groups, name = rules[index]
-        if kind == "pair":
-            found += [Markup(*match.span(index + 1), "open", match[index + 1]),
-                      Markup(*match.span(index + 2), "close", match[index + 1])]
-            continue
-        if name == "strftime":
-            directives.append(len(found))
-        tag = match[index + 1].lower() if groups else ""
-        found.append(Markup(*match.span(), kind, _COUNTERPARTS.get(tag, tag)))
+
+    def find(begin: int, end: int) -> None:
+        for match in pattern.finditer(text, begin, end):
+            index = match.lastindex
+            assert index is not None
+            kind, groups, name = rules[index]
+            if kind == "pair":
+                found.append(Markup(*match.span(index + 1), "open", match[index + 1]))
+                find(match.end(index + 1), match.start(index + 2))
+                found.append(Markup(*match.span(index + 2), "close", match[index + 1]))
+                continue
+            if name == "strftime":
+                directives.append(len(found))
+            tag = match[index + 1].lower() if groups else ""
+            found.append(Markup(*match.span(), kind, _COUNTERPARTS.get(tag, tag)))
+
+    find(0, len(text))
     ends = element_ends((one.kind, one.name) for one in found)
     paired = {*ends, *ends.values()}
     found = [replace(one, kind="value", name="") if one.kind in ("open", "close") and index not in paired else one
@@ -285,19 +325,25 @@ def _with_number(directive: str, number: int, name: str) -> str:
     return f"{directive[:begin]}{number}{sign}{directive[begin:]}"
 
 
-def with_boundaries(text: str) -> str:
-    r"""Return a text of reStructuredText with an escaped space between markup and letters beside it, where a reader
-    would not see the markup: "日本``a``" becomes "日本\ ``a``"."""
+BOUNDARIES = {"rst": ("\\ ", "\\", "'\"(<[{-/:", "'\")>]}-/:\\.,;!?"),
+              "asciidoc": (" ", "\\[<( ", "'\"(<[{-/:*_`=,.;+", "'\")>]}-/:*_`=,.;+!?")}
+"""What divides markup from letters, by syntax; first signs of markup that can touch them; and the signs of ASCII that
+markup can begin after, and end before."""
+
+
+def with_boundaries(text: str, syntax: str) -> str:
+    r"""Return a text with a space between markup and letters beside it, where a reader would not see the markup:
+    "日本``a``" becomes "日本\ ``a``" in reStructuredText. syntax: key of BOUNDARIES."""
+    space, free, before, after = BOUNDARIES[syntax]
     places, depth = [], 0
-    for one in find_markup(text, ("rst",)):
-        if text[one.begin] != "\\":
-            if depth == 0 and one.kind != "close" and not _is_boundary(text[max(0, one.begin - 1):one.begin],
-                                                                       "'\"(<[{-/:", "Ps"):
+    for one in find_markup(text, (syntax,)):
+        if text[one.begin] not in free:
+            if depth == 0 and one.kind != "close" and not _is_boundary(text[one.begin - 1:one.begin], before, "Ps"):
                 places.append(one.begin)
             depth += {"open": 1, "close": -1}.get(one.kind, 0)
-            if depth == 0 and not _is_boundary(text[one.end:one.end + 1], "'\")>]}-/:\\.,;!?", "Pe"):
+            if depth == 0 and not _is_boundary(text[one.end:one.end + 1], after, "Pe"):
                 places.append(one.end)
-    return replace_spans(text, [(place, place, "\\ ") for place in places])
+    return replace_spans(text, [(place, place, space) for place in places])
 
 
 def _is_boundary(character: str, signs: str, brackets: str) -> bool:

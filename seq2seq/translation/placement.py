@@ -36,6 +36,10 @@ _ENDS = 64
 """Number of interval ends that are scored in one NumPy operation."""
 LENGTH_PENALTY, EDGE_PENALTY = 0.6, 0.6
 """Penalties of intervals (see `_Placement._gain`), chosen on one half of the sentence pairs of recipes/markup."""
+SAME_WORD = 0.95
+"""Minimum cosine of the attention of two characters without a space between them that are one word. Chosen on Tatoeba's
+validation set for words of English that occur with one word of Chinese: exact spans rise from 30 to 42 percent, and
+tags inside of a word fall from 39 to 13 percent (test set, 590 words)."""
 _HYPHENS = "-\u2010\u2011\u2013/_"
 _POSITION_WIDTH = 0.1
 """Standard deviation of the difference between the relative positions (0 to 1) of aligned units in a long sentence.
@@ -60,7 +64,7 @@ def place_tags(source: str, tags: Sequence[Tag], translation: str, weights: np.n
     if len(tags) > MAX_TAGS or len(old) * len(new) > MAX_CELLS or _depth(_tree(tags, old)) > MAX_DEPTH:
         return _in_order(tags, old, new)
     divided = _divide_words(source, tags, translation, old, new, _shares(weights, len(new), len(old)))
-    placement = _Placement(source, tags, translation, *divided)
+    placement = _Placement(source, tags, translation, *divided, weights is not None)
     root = _tree(tags, placement.old)
     placement.place(root)
     return _outside_placeholders(placement.emit(root), translation)
@@ -210,13 +214,33 @@ def _parts(begin: int, inner: list[int], end: int) -> list[Span]:
     return list(zip(cuts[:-1], cuts[1:], strict=True))
 
 
+def _word_borders(text: str, units: list[Span], shares: np.ndarray) -> np.ndarray:
+    """Return, for each place before or after a unit of a text, True if no word of several units is around it.
+
+    Languages without spaces have a unit for each character. The characters of a word have a similar alignment.
+    """
+    directions = shares / np.maximum(np.linalg.norm(shares, axis=1, keepdims=True), 1e-9)
+    borders = np.ones(len(units) + 1, bool)
+    borders[1:-1] = (directions[1:] * directions[:-1]).sum(1) < SAME_WORD
+    for place, ((_, end), (begin, _)) in enumerate(pairwise(units), 1):
+        if end < begin or not (SPACELESS_CHARACTER.match(text[begin]) and SPACELESS_CHARACTER.match(text[end - 1])):
+            borders[place] = True
+    return borders
+
+
 class _Placement:
     """Choice of the intervals of a sentence's elements. old, new: units of the source and of the translation."""
 
     def __init__(self, source: str, tags: Sequence[Tag], translation: str, old: list[Span], new: list[Span],
-                 shares: np.ndarray) -> None:
+                 shares: np.ndarray, is_aligned: bool) -> None:
+        """is_aligned: False if the shares are known from positions alone."""
         self.source, self.tags, self.translation, self.old, self.new = source, tags, translation, old, new
         self.shares = shares
+        borders = _word_borders(translation, new, shares) if is_aligned else np.ones(len(new) + 1, bool)
+        units = np.arange(len(new) + 1)
+        self.begins = np.maximum.accumulate(np.where(borders, units, 0))
+        """Begin of the word of each unit of the translation; ends: the end of the word before each border of units."""
+        self.ends = np.minimum.accumulate(np.where(borders, units, len(new))[::-1])[::-1]
 
     def place(self, root: _Node) -> None:
         """Choose the interval of every node."""
@@ -284,10 +308,10 @@ class _Placement:
         if child.closed is None:
             low, high = next(((low, high) for low, high in free if high == node.high), (node.high, node.high))
             sums = [float(values[begin:high].sum()) for begin in range(low, high + 1)]
-            return low + int(np.argmax(sums)), high
+            return max(low, int(self.begins[low + np.argmax(sums)])), high
         low, high = next(((low, high) for low, high in free if low == node.low), (node.low, node.low))
         sums = [float(values[low:end].sum()) for end in range(low, high + 1)]
-        return low, low + int(len(sums) - 1 - np.argmax(sums[::-1]))
+        return low, min(high, int(self.ends[low + len(sums) - 1 - np.argmax(sums[::-1])]))
 
     def _values(self, child: _Node) -> np.ndarray:
         return np.asarray(self.shares[:, child.begin:child.end].sum(1) - 0.5)
@@ -314,7 +338,8 @@ class _Placement:
             end, begin = divmod(int(np.argmax(scores)), len(since))
             if scores[end, begin] > best[0]:
                 best = float(scores[end, begin]), low + int(since[begin]), low + int(until[end, 0])
-        return best
+        score, begin, end = best
+        return score, max(low, int(self.begins[begin])), min(high, int(self.ends[end]))
 
     def _edges(self, child: _Node, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
         """Return, for each unit of [low, high), the penalties of an interval that begins or ends with this unit.
@@ -376,7 +401,8 @@ class _Placement:
             rows = self.shares[node.low:node.high]
             column = rows[:, neighbour]
             gap = node.low + (int(np.argmax(column + (column >= rows.max(1)))) + follows if len(column) else 0)
-        inside = next(((low, high) for low, high in taken if low < gap < high), None)
+        word = int(self.begins[gap]), int(self.ends[gap])
+        inside = next(((low, high) for low, high in [*taken, word] if low < gap < high), None)
         if inside is not None:
             gap = inside[0] if gap - inside[0] <= inside[1] - gap else inside[1]
         return gap

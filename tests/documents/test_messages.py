@@ -35,6 +35,13 @@ def marked(text, language):
     ("{0} none|[1,19] some|[20,*] many", ("none", "some", "many")),
     ("(0)[no dogs];(1)[a dog];(2-inf)[{{count}} dogs]", ("no dogs", "a dog", "{{count}} dogs")),
     ("dog|dogs", ("dog", "dogs")), ("car {'|'} x | cars {'|'} x", ("car {'|'} x", "cars {'|'} x")),
+    ("{{PLURAL:$1|One page|$1 pages}} of [[User:$2|a]]",
+     ("One page of [[User:{,0}|a]]", "{,0} pages of [[User:{,1}|a]]")),
+    ("{{GENDER:$1|He|She}} has {{plural:$2|0=no dogs|a dog|$2 {{x|y}}}}",
+     ("He has no dogs", "He has a dog", "He has {,0} {{x|y}}", "She has no dogs", "She has a dog",
+      "She has {,0} {{x|y}}")),
+    ("{{PLURAL:$1|{{GENDER:$2|his|her}} dog|dogs}} {{GENDER:$2}}",
+     ("his dog {{GENDER:$2}}", "her dog {{GENDER:$2}}", "dogs {{GENDER:$2}}")),
     ("system;monitor;process;", ("system", "monitor", "process"))])
 def test_branches_are_whole_sentences(text, branches):
     assert parse_message(text).branches == branches
@@ -90,6 +97,9 @@ RUSSIAN = "=1 {T:A dog.} one {T:# dogs.} few {T:# dogs.} many {T:# dogs.} other 
     ("{0,choice,0#no dogs|1#one dog|1<{0} dogs}", "ru", "{0,choice,0#T:no dogs|1#T:one dog|1<T:{0} dogs}"),
     ("There {0,choice,0#are none|1#is one} in {1}.", "ru",
      "{0,choice,0#T:There are none in {1}.|1#T:There is one in {1}.}"),
+    ("{{PLURAL:$1|a dog|$1 dogs}}", "ru", "{{PLURAL:$1|1=T:a dog|T:$1 dogs|T:$1 dogs|T:$1 dogs|T:$1 dogs}}"),
+    ("{{PLURAL:$1|0=none|$1 dog|$1 dogs}}", "ja", "{{PLURAL:$1|0=T:none|T:$1 dogs}}"),
+    ("{{GENDER:$1|he|she|they}}", "ru", "{{GENDER:$1|T:he|T:she|T:they}}"),
     ("no dogs | one dog | {n} dogs", "ru", "T:no dogs | T:one dog | T:{n} dogs"),
     ("{0} none|[1,19] some|[20,*] many", "ru", "{0} T:none|[1,19] T:some|[20,*] T:many"),
     ("a day|:count days", "ru", "T::count days|T::count days|T::count days"),
@@ -106,6 +116,7 @@ def test_the_result_has_the_categories_of_the_target_language(text, language, re
     ("{n, plural, other {don''t}}", "l'ami", "{n, plural, other {l''ami}}"),
     ("{n, plural, other {# dogs}}", "№ #1 {x}", "{n, plural, other {№ '#'1 '{'x'}'}}"),
     ("{0,choice,0#a|1#b}", "l'ami|x", "{0,choice,0#l’ami/x|1#l’ami/x}"),
+    ("{{PLURAL:$1|a|b}}", "it's [[x|{y}]] | z", "{{PLURAL:$1|it's [[x|{y}]] / z}}"),
     ("dog | dogs", "a|b", "a/b | a/b"), ("a;b;", "x; y", "x, y;x, y;")])
 def test_signs_of_the_structure_in_a_translation_are_escaped(text, translation, result):
     message = parse_message(text)
@@ -125,7 +136,8 @@ def test_numbers_and_arguments_are_placeholders():
     "{a, select, other {x}}" * 40_000, "'{" * 500_000 + "{n, plural, other {a}}", "{n, plural, other {" + "'" * 900_000,
     "{n, plural, " + "one {a} " * 100_000, "0#" * 400_000 + "|", "a|" * 400_000, "1#a|" * 200_000 + "b", "{ " * 400_000,
     "(0)[a];" * 100_000 + "x", "a;" * 400_000, "{n, plural" + " " * 900_000,
-    "{n, plural, other {" + "{x} " * 50_000 + "}}"])
+    "{n, plural, other {" + "{x} " * 50_000 + "}}", "{{PLURAL:" * 100_000, "{{PLURAL:$1|" + "a|" * 300_000 + "}}",
+    "{{PLURAL:$1|" + "[[a|" * 200_000, "{{GENDER:$1|a}}" * 60_000])
 def test_hostile_messages_take_linear_time(text):
     begin = time.perf_counter()
     try:

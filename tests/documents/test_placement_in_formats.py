@@ -147,7 +147,7 @@ def test_if_each_letter_of_the_sentences_changes_nothing_else_does(format, text)
 
 @pytest.mark.parametrize(("format", "text", "expected"), [
     ("po", 'msgid ""\n"Usage: %s FILE\\n"\n"  -h   show help\\n"\n"  -v   print a lot\\n"\n"of text\\n"\nmsgstr ""\n',
-     '"USAGE: %S FILE\\n"\n"  -H   SHOW HELP\\n"\n"  -V   PRINT A LOT\\n"\n"OF TEXT\\n"\n'),
+     '"USAGE: %S FILE\\n"\n"  -h   SHOW HELP\\n"\n"  -v   PRINT A LOT\\n"\n"OF TEXT\\n"\n'),
     ("json", '{"a": "Milk\\n- Bread\\n\\nthank you"}', '{"a": "MILK\\n- BREAD\\n\\nTHANK YOU"}'),
     ("properties", "a=Line one\\nLine two\n", "a=LINE ONE\\nLINE TWO\n"),
     ("android", "<resources><string name='a'>One\\nTwo\\n\\nthree<br/>Four</string></resources>",

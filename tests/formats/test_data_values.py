@@ -180,7 +180,8 @@ def test_every_format_translates_labels(format, text):
 
 
 @pytest.mark.parametrize(("text", "sentences"), [
-    ("_File", ["File"]), ("E_xit", ["Exit"]), ("user_id", []), ("_en", []), ("yyyy\\nHH:mm", []),
+    ("C_redits", ["Credits"]), ("_File", ["File"]), ("E_xit", ["Exit"]), ("user_id", []), ("_en", []),
+    ("yyyy\\nHH:mm", []),
     ("Open\\tCtrl+O", ["Open"])])
 def test_a_label_with_an_access_key_is_no_name(text, sentences):
     data = ONE_OF_EACH["po"].format(text).encode()

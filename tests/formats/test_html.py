@@ -212,7 +212,8 @@ def test_unknown_elements_are_inline_and_ruby_text_is_no_part_of_a_sentence(sour
     ("<span>Home</span><span>News</span>", ["Home", "News"]), ("<em>到了。</em><em>一个人</em>", ["到了。", "一个人"]),
     # Pictures
     ("Two dogs<img src=a>A red car", ["Two dogs", "A red car"]), ("one<svg><path/></svg>two", ["one", "two"]),
-    ("one<PICTURE/>two", ["one", "two"]), ("Click <img src=a> here", ["Click here"]),
+    ("one<PICTURE/>two", ["one", "two"]), ('one<i class="material-icons">add</i>two', ["one", "two"]),
+    ("Click <img src=a> here", ["Click here"]),
     # Parts of a word
     ("<span>T</span>wo dogs", ["Two dogs"]), ("<span>Tw</span><span>o dogs</span>", ["Two dogs"]),
     ("Mc<b>D</b>onald eats", ["McDonald eats"]), ("<b>US</b><i>A</i>", ["USA"]),
@@ -285,6 +286,20 @@ def test_what_only_begins_like_template_code_hides_no_text(source, expected):
     assert expected in translated(source)
 
 
+@pytest.mark.parametrize(("page", "language", "expected"), [
+    ("<html><p>x</p>", "ar", '<html dir="rtl"><p>X</p>'),
+    ("<HTML lang=en>x</HTML>", "he", '<HTML dir="rtl" lang=he>X</HTML>'),
+    ('<html lang="en" dir="ltr"><body dir=ltr>x', "fa", '<html lang="fa" dir="rtl"><body dir=rtl>X'),
+    ('<html dir="rtl"><p>x</p>', "de", '<html dir="ltr"><p>X</p>'), ('<html dir="auto">x', "de", '<html dir="auto">X'),
+    ('<p dir="ltr">x</p>', "ur", '<p dir="ltr">X</p>'),
+    ('<p lang="en" dir="ltr">x</p>', "ur", '<p lang="ur" dir="rtl">X</p>'),
+    ("<html>x", "az-Arab", '<html dir="rtl">X'), ("<html>x", "uz-Latn", "<html>X"), ("<html>x", "ku", "<html>X")])
+def test_a_page_has_the_direction_of_its_language(page, language, expected):
+    divided = DividedDocument(HtmlDocument(page.encode(), "en", language))
+    assert divided.join(divided.sentences, language).decode() == page
+    assert divided.join(list(map(str.upper, divided.sentences)), language).decode() == expected
+
+
 @pytest.mark.parametrize("root, expected", [
     ('<html lang="de">', '<html lang="fr">'), ("<HTML dir=ltr LANG='de-DE' >", "<HTML dir=ltr LANG='fr' >"),
     ('<html xml:lang="de" lang="de" data-lang="de">', '<html xml:lang="fr" lang="fr" data-lang="de">'),
@@ -297,6 +312,61 @@ def test_the_root_element_of_a_translated_page_has_the_target_language(root, exp
     blocks = [replace(block, text="Un chien.") for block in document.blocks]
     assert document.render(blocks, "fr").decode() == page.replace(root, expected).replace(
         "Ein Hund.", "Un chien.").replace('<body lang="de">', '<body lang="fr">')
+
+
+@pytest.mark.parametrize(("source", "sentences", "expected"), [
+    ('dogs<sup><a href="#c1">[1]</a></sup> run', ["dogs run"], 'DOGS<sup><a href="#c1">[1]</a></sup> RUN'),
+    ('dogs<a epub:type="noteref" href="n.xhtml#n1">1</a> run', ["dogs run"],
+     'DOGS<a epub:type="noteref" href="n.xhtml#n1">1</a> RUN'),
+    ('dogs <a role="doc-noteref" href="#n">2</a> run', ["dogs run"],
+     'DOGS <a role="doc-noteref" href="#n">2</a> RUN'),
+    ('dogs<a href="#fn1">*</a> run', ["dogs run"], 'DOGS<a href="#fn1">*</a> RUN'),
+    ('dogs<a href="#fn1"><sup>iv</sup></a>', ["dogs"], 'DOGS<a href="#fn1"><sup>iv</sup></a>'),
+    ('dogs[<a href="notes.html#2">2</a>] run', ["dogs run"], 'DOGS[<a href="notes.html#2">2</a>] RUN'),
+    ("Two dogs.<sup>3</sup> A car", ["Two dogs.", "A car"], "TWO DOGS.<sup>3</sup> A CAR"),
+    ("dogs<sup>1</sup><sup>,</sup><sup>2</sup>", ["dogs"], "DOGS<sup>1</sup><sup>,</sup><sup>2</sup>"),
+    ('dogs<sup class="reference"><a href="#n1">[<span>note 1</span>]</a></sup> run', ["dogs run"],
+     'DOGS<sup class="reference"><a href="#n1">[<span>note 1</span>]</a></sup> RUN'),
+    ("<td>dogs<sup>a</sup></td>", ["dogs"], "<td>DOGS<sup>a</sup></td>"),
+    ("dogs<sup>a, b</sup>", ["dogs"], "DOGS<sup>a, b</sup>"),
+    ('dogs <span class="x footnote-ref">1</span>', ["dogs"], 'DOGS <span class="x footnote-ref">1</span>'),
+    ('a dog <span epub:type="pagebreak" id="p7">7</span>runs', ["a dog runs"],
+     'A DOG <span epub:type="pagebreak" id="p7">7</span>RUNS'),
+    ('<p id="n1"><a href="#r1">1.</a> a dog <a href="#r1" role="doc-backlink">\u21a9</a></p>', ["a dog"],
+     '<p id="n1"><a href="#r1">1.</a> A DOG <a href="#r1" role="doc-backlink">\u21a9</a></p>'),
+    ("5 m<sup>2</sup> of 10<sup>6</sup>", ["5 m2 of 106"], "5 M<sup>2</sup> OF 10<sup>6</sup>"),
+    ("the XX<sup>e</sup> dog, the 3<sup>rd</sup>", ["the XXe dog, the 3rd"],
+     "THE XX<sup>E</sup> DOG, THE 3<sup>RD</sup>"),
+    ('section <a href="#s2">2</a> of <a href="#dogs">dogs</a>', ["section 2 of dogs"],
+     'SECTION <a href="#s2">2</a> OF <a href="#dogs">DOGS</a>'),
+])
+def test_a_reference_to_a_note_is_kept_and_no_part_of_a_word(source, sentences, expected):
+    assert DividedDocument(HtmlDocument(source.encode())).sentences == sentences
+    assert translated(source) == expected
+
+
+@pytest.mark.parametrize(("icon", "is_icon"), [
+    ('<i class="material-icons">arrow_back</i>', True), ("<mat-icon>home</mat-icon>", True),
+    ('<span class="material-symbols-outlined">home</span>', True), ("<v-icon>mdi-home</v-icon>", True),
+    ('<i aria-hidden="true" class="btn__icon material-icons-round md-18">face</i>', True),
+    ('<span class="icon">\u2605</span>', True), ('<i class="fa">&#xf015;</i>', True),
+    ('<span class="icon">Two dogs</span>', False),
+    ('<a class="icon">dogs</a>', False), ('<span class="iconic">dogs</span>', False),
+])
+def test_the_name_of_a_glyph_is_kept(icon, is_icon):
+    assert DividedDocument(HtmlDocument(f"{icon} run".encode())).sentences[0].startswith("run") == is_icon
+    assert translated(f"<p>{icon} run</p>").startswith(f"<p>{icon} RUN") == is_icon
+
+
+@pytest.mark.parametrize(("source", "expected"), [
+    ("a &#123;&#123; name &#125;&#125; b", "A &#123;&#123; name &#125;&#125; B"),
+    ("a &lbrace;x&rbrace; b", "A &lbrace;X&rbrace; B"),
+    ("a {{ x }} &#123;&#123; y &#125;&#125; b", "A {{ x }} &#123;&#123; y &#125;&#125; B"),
+    ("b&#64;if &dollar;5 &copy; c&semi; &lt;&#x26;", "B&#64;IF &dollar;5 &copy; C&semi; &lt;&#x26;"),
+    ("&#97; b &mdash; c", "A B &mdash; C"), ("a { b } c", "A { B } C"),
+])
+def test_a_character_that_the_source_writes_as_a_reference_is_written_so_again(source, expected):
+    assert translated(source) == expected
 
 
 @pytest.mark.parametrize(("source", "expected"), [

@@ -36,6 +36,14 @@ from seq2seq.formats.placeholders import Placeholders
         r"C:\Program Files\x y.txt", "/home/my dir/x", "C:/x/y", r"\\srv\share\x"]),
     (r'"/etc/hosts is broken" one\nTwo \u00e4 trash:///x ssh://a@x.org:22/y', [
         "/etc/hosts", r"\n", r"\u00e4", "trash:///x", "ssh://a@x.org:22/y"]),
+    ("###USER_NAME###, ##name## #URL1# %%code%% @@url@@ $count$ |NAME| *|FNAME|* ~NAME~ $a b$", [
+        "###USER_NAME###", "##name##", "#URL1#", "%%code%%", "@@url@@", "$count$", "|NAME|", "*|FNAME|*", "~NAME~",
+        "$a"]),
+    ("[_1] of [quant,_2,file,files], [user:name] [user_name] {!User.Name} $[x]", [
+        "[_1]", "[quant,_2,file,files]", "[user:name]", "[user_name]", "{!User.Name}", "$[x]"]),
+    ("SITE_NAME, user_list.py. user_name2 Benutzer_innen x_y _a_ {#field} %1$simage %2$d", [
+        "SITE_NAME", "user_list.py", "user_name2", "{#field}", "%1$s", "%2$d"]),
+    ("Use --force, (--dry-run=client) or --out=<dir>. a--b -- c ---d", ["--force", "--dry-run=client", "--out=<dir>"]),
     ("Thanks @user_1 for #machine_translation2", ["@user_1", "#machine_translation2"]),
 ])
 def test_placeholders_are_found(text, expected):

@@ -2,6 +2,7 @@
 
 import gettext
 import io
+import re
 import shutil
 import subprocess
 
@@ -13,6 +14,7 @@ from property_checks import few_and_many
 from test_round_trips import sample
 from unchanged_documents import texts, unchanged, upper
 
+from seq2seq.documents.divided_document import DividedDocument
 from seq2seq.formats.plurals import gettext_rule
 from seq2seq.formats.po import PoDocument
 from seq2seq.languages import LANGUAGES
@@ -237,14 +239,20 @@ def test_messages_like_reserved_ones_are_translated(message):
 
 
 @pytest.mark.parametrize(("comment", "syntax", "keys"), [
-    ("#, c-format", ("c", "template", "bbcode", "filter"), "_&~"),
-    ("#, fuzzy, no-c-format", ("template", "bbcode", "filter", "strftime"), "_&~"),
-    ("#, python-format, python-brace-format", ("python", "python-brace", "template", "bbcode", "filter"), "_&~"),
-    ("#, possible-boost-format\n#, no-wrap", ("boost", "template", "bbcode", "filter"), "_&~"),
+    ("#, c-format", ("c", "template", "bbcode", "filter", "wiki", "names"), "_&~"),
+    ("#, fuzzy, no-c-format", ("template", "bbcode", "filter", "strftime", "wiki", "names"), "_&~"),
+    ("#, python-format, python-brace-format",
+     ("python", "python-brace", "template", "bbcode", "filter", "wiki", "names"), "_&~"),
+    ("#, possible-boost-format\n#, no-wrap", ("boost", "template", "bbcode", "filter", "wiki", "names"), "_&~"),
     ("#: ../../a/b.rst:12", ("rst", "template", "bbcode", "filter", "strftime"), ""),
     ("#: foo.bar:1 of foo.bar:docstring of a.b.c:3", ("rst", "template", "bbcode", "filter", "strftime"), ""),
+    ("#: man/ls.1:7", ("man", "template", "bbcode", "filter", "strftime"), ""),
+    ("#: docs/a.adoc:7", ("asciidoc", "template", "bbcode", "filter", "strftime"), ""),
+    ("#: a.txt:7", ("template", "bbcode", "filter", "strftime", "wiki", "names"), "_&~"),
+    ("#. type: Title =\n#: a.txt:7", ("asciidoc", "template", "bbcode", "filter", "strftime"), ""),
+    ("#. type: Content of: <p>\n#: a.xml:7", ("template", "bbcode", "filter", "strftime", "wiki", "names"), "_&~"),
     ("#: README.md:1", ("markdown", "template", "bbcode", "filter", "strftime"), ""),
-    ("#: a.c:1", ("template", "bbcode", "filter", "strftime"), "_&~")])
+    ("#: a.c:1", ("template", "bbcode", "filter", "strftime", "wiki", "names"), "_&~")])
 def test_flags_and_references_tell_the_syntax(comment, syntax, keys):
     block, = PoDocument(f'{comment}\nmsgid "a dog"\nmsgstr ""\n'.encode()).blocks
     assert (block.syntax, block.access_keys) == (syntax, keys)
@@ -285,3 +293,54 @@ def test_a_message_that_must_not_be_wrapped_is_not_wrapped():
     long = "a dog " * 30
     data = f'#, no-wrap\nmsgid ""\n"{long}\\n"\n"one dog"\nmsgstr ""\n'.encode()
     assert f'msgstr ""\n"{long.upper()}\\n"\n"ONE DOG"\n'.encode() in upper(PoDocument(data))
+
+
+PO4A = "#. type: Plain text\n#: {file}\nmsgid \"{text}\"\nmsgstr \"{translation}\"\n"
+
+
+def translated_by_po4a(file, text):
+    """Return the sentences of an entry of po4a, and its translation into upper case, outside of stand-ins."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    divided = DividedDocument(entry(PO4A.format(file=file, text=escaped, translation="")))
+    new = [re.sub(r"\{[\w-]+\}|<[^<>]*>|[^{<]+", lambda part: part[0] if part[0][0] in "{<" else part[0].upper(), one)
+           for one in divided.sentences]
+    return divided.sentences, polib.pofile(divided.join(new, "de").decode())[-1].msgstr
+
+
+@pytest.mark.parametrize(("text", "sentences", "expected"), [
+    ("B<ls> lists I<two files> in B<grep\\ -E>.", ["{0} lists two files in {1}."],
+     "B<ls> LISTS I<TWO FILES> IN B<grep\\ -E>."),
+    ("\\fBls\\fP and \\fI\\-\\-a dog\\fR, \\fBtwo dogs\\fR", ["{0} and {1} dog, two dogs"],
+     "\\fBls\\fP AND \\fI\\-\\-a DOG\\fR, \\fBTWO DOGS\\fR"),
+    ("see B<ls>(1), mount(8) or L<perlfunc/open>", ["see {0}, {1} or {2}"],
+     "SEE B<ls>(1), mount(8) OR L<perlfunc/open>"),
+    ("the E<lt>fileE<gt> S<B<of dogs>> B<< a > b >>", ["the {0} of dogs {1}"],
+     "THE E<lt>fileE<gt> S<B<OF DOGS>> B<< a > b >>"),
+    ("B<grep -P> in \\f[CR]a dog\\f[R] \\(bu \\s-1POSIX\\s0", ["{0} in {1} {2} {3}POSIX{4}"],
+     "B<grep -P> IN \\f[CR]a dog\\f[R] \\(bu \\s-1POSIX\\s0"),
+])
+def test_fonts_and_references_of_manual_pages_are_kept(text, sentences, expected):
+    assert translated_by_po4a("ls.1:7", text) == (sentences, expected)
+    assert translated_by_po4a("debian fedora", text) == (sentences, expected)
+
+
+@pytest.mark.parametrize(("text", "sentences", "expected"), [
+    ("see linkgit:git-add[1] and git-add(1)", ["see {0} and {1}"], "SEE linkgit:git-add[1] AND git-add(1)"),
+    ("see <<ref,the dog>> or <<dog>>", ["see the dog or {0}"], "SEE <<ref,THE DOG>> OR <<dog>>"),
+    ("use `--a dog`, +dog+ and {dog}'s *red* _car_", ["use {0}, {1} and {dog}'s red car"],
+     "USE `--a dog`, +dog+ AND {dog}'S *RED* _CAR_"),
+    ("link:a[`dog`] or <<a,`dog`>> here", ["{0} or {1} here"], "link:a[`dog`] OR <<a,`dog`>> HERE"),
+    ("link:a.html[a dog,window=_blank] or https://a.b[dogs, cars^]", ["a dog or dogs, cars"],
+     "link:a.html[A DOG,window=_blank] OR https://a.b[DOGS, CARS^]"),
+    ("[[dog]]press kbd:[Ctrl+T] (((dogs, red))) in \"`two dogs`\" ((here))", ["{0}press {1} {2} in two dogs here"],
+     "[[dog]]PRESS kbd:[Ctrl+T] (((dogs, red))) IN \"`TWO DOGS`\" ((HERE))"),
+    ("copy each _<dog>_ to image::dog.png[a dog]", ["copy each <dog> to {0}"],
+     "COPY EACH _<dog>_ TO image::dog.png[a dog]"),
+])
+def test_markup_of_asciidoc_is_kept(text, sentences, expected):
+    assert translated_by_po4a("en/git.adoc:7", text) == (sentences, expected)
+
+
+@pytest.mark.parametrize("kind", ["delimited block -", "delimited block .", "verbatim", "synopsis"])
+def test_code_of_po4a_stays(kind):
+    assert entry(PO4A.format(file="a.adoc:1", text="dogs run", translation="").replace("Plain text", kind)).blocks == []

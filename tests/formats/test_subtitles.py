@@ -77,7 +77,7 @@ def test_text_cannot_become_markup():
     assert read(translated(SrtDocument(cues("one")), lambda text: "a --> b\n\nc")) == ["a \u2192 b c"]
     assert b"a &lt;b&gt; --&gt;" in translated(VttDocument(b"WEBVTT\n\n" + cues("one")), lambda text: "a <b> -->")
     film = AssDocument(sample("film.ass").encode())
-    assert b"\\{\\i1}\\\xe2\x81\xa0N" in translated(film, lambda text: "{\\i1}\\N" * 4)
+    assert b"\\{\\i1\\}\\\xe2\x81\xa0N" in translated(film, lambda text: "{\\i1}\\N" * 4)
 
 
 def test_a_number_without_an_empty_line_before_it_is_no_text():
@@ -134,7 +134,7 @@ def joined(document, translate):
     (AssDocument, r"{\k20}Never {\k15}gonna {\kf30}give {\K10}you", ["Never gonna give you"],
      r"{\k20}you {\k15}give {\kf30}gonna {\K10}Never"),
     (SrtDocument, "{\\an8}Hello you\n{\\an8}my dogs", ["Hello you my dogs"], "{\\an8}dogs my\n{\\an8}you Hello"),
-    (SrtDocument, "Hello\\Nyou", ["Hello you"], "you\nHello"),
+    (SrtDocument, "Hello\\Nyou", ["Hello you"], "you\\NHello"),
     (SrtDocument, "C:\\New you", ["C:\\New you"], "you C:\\New"),
     (SrtDocument, "{\\an8}\nHello you", ["Hello you"], "{\\an8}\nyou Hello"),
     (AssDocument, r"{\pos(1,2)\an8}Red {\c&HFF&}dogs{\c&HFFFFFF&} run", ["Red dogs run"],
@@ -276,3 +276,59 @@ def test_what_programs_read_in_other_formats_is_text_in_subtitles(words):
     divided = DividedDocument(VttDocument(f"WEBVTT\n\n{cues}\n".encode()))
     result = divided.join([sentence.upper() for sentence in divided.sentences], "de").decode()
     assert result.count(f"{words.upper()},") == 3
+
+
+@pytest.mark.parametrize(("text", "sentences", "expected"), [
+    ("BOB: Two dogs\nrun.", ["Two dogs run."], "BOB: TWO DOGS\nRUN."),
+    ("- BOB: Two\n- MR. X (V.O.): Car", ["Two", "Car"], "- BOB: TWO\n- MR. X (V.O.): CAR"),
+    ("<i>BOB:</i> Two <b>dogs</b>", ["Two dogs"], "<i>BOB:</i> TWO <b>DOGS</b>"),
+    (">> [Bob]: Two dogs", ["Two dogs"], ">> [Bob]: TWO DOGS"), ("BOB:\nTwo dogs", ["Two dogs"], "BOB:\nTWO DOGS"),
+    ("T-BONE:Two dogs", ["Two dogs"], "T-BONE:TWO DOGS"),
+    ("- T-Bo: Two\n- T-Bo: Car", ["Two", "Car"], "- T-Bo: TWO\n- T-Bo: CAR"),
+    ("Anna 2: Two\nAnna 2: Car", ["Two", "Car"], "Anna 2: TWO\nAnna 2: CAR"),
+    ("\u5c0f\u660e\uff1a\u4f60\u597d\n\u5c0f\u660e\uff1a\u518d\u89c1", ["\u4f60\u597d", "\u518d\u89c1"],
+     "\u5c0f\u660e\uff1a\u4f60\u597d\n\u5c0f\u660e\uff1a\u518d\u89c1"),
+    # No name is known
+    ("Look: two dogs", ["Look: two dogs"], "LOOK: TWO DOGS"), ("HE SAID: RUN", ["HE SAID: RUN"], "HE SAID: RUN"),
+    ("He said: two\nHe said: car", ["He said: two He said: car"], "HE SAID: TWO\nHE SAID: CAR"),
+])
+def test_names_of_speakers_are_kept(text, sentences, expected):
+    document = DividedDocument(SrtDocument(cues(text)))
+    assert document.sentences == sentences
+    assert document.join([one.upper() for one in sentences], "en") == cues(expected)
+
+
+@pytest.mark.parametrize(("text", "sentences"), [
+    ("[door opens] Two dogs", ["[door opens]", "Two dogs"]), ("Two dogs [barks]", ["Two dogs", "[barks]"]),
+    ("Two dogs\n[door\nopens]", ["Two dogs", "[door opens]"]), ("<i>[sighs]</i> two dogs", ["[sighs]", "two dogs"]),
+    ("(Laughter) Two dogs run. (Applause)", ["(Laughter)", "Two dogs run.", "(Applause)"]),
+    ("BOB: [sighs] Two\n- (laughs) Car", ["[sighs]", "Two", "(laughs)", "Car"]),
+    ("[door opens] BOB: Two dogs", ["[door opens]", "Two dogs"]), ("Two\n[barks]\ndogs", ["Two", "[barks]", "dogs"]),
+    ("\u266a A song \u266a Two dogs", ["A song", "Two dogs"]), ("#A song#", ["A song"]),
+    ("# one dog # Two dogs", ["one dog", "Two dogs"]),
+    ("\u3010\u7b11\u3011\u4e8c\u5339", ["\u3010\u7b11\u3011", "\u4e8c\u5339"]),
+    # Parts of a sentence
+    ("Two [or three] dogs", ["Two [or three] dogs"]), ("Two dogs (in red)", ["Two dogs (in red)"]),
+    ("(some of) the dogs", ["(some of) the dogs"]),
+])
+def test_descriptions_of_sounds_and_songs_are_no_part_of_what_is_said(text, sentences):
+    document = DividedDocument(SrtDocument(cues(text)))
+    assert document.sentences == sentences
+    assert document.join([one.upper() for one in sentences], "en").upper() == cues(text).upper()
+
+
+@pytest.mark.parametrize("line_end", ["\\N", "\\n"])
+def test_a_line_end_of_ass_stays_one_of_its_kind(line_end):
+    source = ("[Script Info]\n\n[Events]\nFormat: Start, End, Text\n"
+              f"Dialogue: 0:00:01.00,0:00:02.00,Two dogs{line_end}run here\n")
+    document = DividedDocument(AssDocument(source.encode()))
+    assert document.sentences == ["Two dogs run here"]
+    assert document.join(["TWO DOGS RUN HERE"], "en").decode().endswith(f",TWO DOGS{line_end}RUN HERE\n")
+
+
+def test_a_brace_that_ass_escapes_is_text_and_is_escaped_again():
+    source = ("[Script Info]\n\n[Events]\nFormat: Start, End, Text\n"
+              "Dialogue: 0:00:01.00,0:00:02.00,two \\{red\\} {\\i1}dogs{\\i0}\n")
+    document = DividedDocument(AssDocument(source.encode()))
+    assert document.sentences == ["two {red} dogs"]
+    assert document.join(["TWO {red} DOGS"], "en").decode().endswith(",TWO \\{red\\} {\\i1}DOGS{\\i0}\n")

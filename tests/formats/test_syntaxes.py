@@ -142,10 +142,15 @@ def test_restructured_text(text, markup):
 
 
 def test_markup_of_restructured_text_is_divided_from_letters():
-    assert with_boundaries("日本``a``は:ref:`題 <t>`を**太**字。``b``、") == (
+    assert with_boundaries("日本``a``は:ref:`題 <t>`を**太**字。``b``、", "rst") == (
         "日本\\ ``a``\\ は\\ :ref:`題 <t>`\\ を\\ **太**\\ 字。``b``、")
-    assert with_boundaries("``a``는 see ``b``, (``c``).``d`` 「``e``」") == (
+    assert with_boundaries("``a``는 see ``b``, (``c``).``d`` 「``e``」", "rst") == (
         "``a``\\ 는 see ``b``, (``c``).\\ ``d`` 「``e``」")
+
+
+def test_markup_of_asciidoc_is_divided_from_letters():
+    assert with_boundaries("参见linkgit:git-add[1]和`a`。[[x]]日<<b>>本 \"`c`\" git(1)", "asciidoc") == (
+        "参见 linkgit:git-add[1] 和 `a`。[[x]]日<<b>>本 \"`c`\" git(1)")
 
 
 @pytest.mark.parametrize(("syntax", "text", "markup"), [
@@ -165,6 +170,17 @@ def test_markup_of_restructured_text_is_divided_from_letters():
     ("filter", "Fields with (*) are required", []),
     ("markdown-in-strings", "`a` **b** [c](d) `e' *f* _g_ x[0]", [
         ("`a`", "value"), ("**", "open"), ("**", "close"), ("[", "open"), ("](d)", "close")]),
+    ("wiki", "[https://x.org/a b c] [[D]] [[E|f]] '''don't''' ''g'' it''s [h]", [
+        ("[https://x.org/a ", "open"), ("]", "close"), ("[[E|", "open"), ("]]", "close"), ("'''", "open"),
+        ("'''", "close"), ("''", "open"), ("''", "close")]),
+    ("names", "%title, %user.name% by !name. $1 of $20 -n", [
+        ("%title", "value"), ("%user.name%", "value"), ("!name", "value"), ("$1", "value"), ("$20", "value"),
+        ("-n", "value")]),
+    ("wiki", "[{{fullurl:a|b=c}} d] [//x.org] [[E|''f'']]", [
+        ("[{{fullurl:a|b=c}} ", "open"), ("]", "close"), ("[//x.org]", "value"), ("[[E|", "open"), ("''", "open"),
+        ("''", "close"), ("]]", "close")]),
+    ("template", "{{a:{{b}}|c}} d", [("{{a:{{b}}|c}}", "value")]),
+    ("names", "%sPublic 50%of 50 % $5.00 $1,000 $5k a!b x-n -no - a Stop!", []),
     ("printf", "%#@a@ and %1$#@b@, %arg c", [("%#@a@", "value"), ("%1$#@b@", "value"), ("%arg", "value")]),
     ("template", "{!! $a !!} {$b|c} [% d %] <#if x>e</#if>", [("{!! $a !!}", "value"), ("{$b|c}", "value"),
      ("[% d %]", "value"), ("<#if x>", "open"), ("</#if>", "close")]),
@@ -190,7 +206,7 @@ def test_several_syntaxes_are_found_together_and_unknown_ones_ignored():
 @pytest.mark.parametrize("unit", [
     "{%", "{#", "{{", "<%", "<?php", "[%", "`", "``a", ":a:`", "*a", "**a ", "_a", "|a", "[a", "a:", "a_", "{",
     "%(", "%|", "~,", "~'a", "[b]", "$A", "@:a.", "'{", "%<", "{!!",
-    "<#a", "{{!--", "![", "%1$", "_`", "`a <", ":a:`b ", "%-", "{'a", " ", "a "])
+    "''a", "[//a ", "[[a|", "%a.", "!a-", "<#a", "{{!--", "![", "%1$", "_`", "`a <", ":a:`b ", "%-", "{'a", " ", "a "])
 def test_hostile_texts_take_linear_time(unit):
     begin = time.perf_counter()
     for name in SYNTAXES:

@@ -54,6 +54,24 @@ def test_tags_are_around_the_aligned_words(source, translation, links, expected)
     assert placed(source, translation, links) == expected
 
 
+@pytest.mark.parametrize(("source", "translation", "shares", "expected"), [
+    ("I would really like to drink a glass of <b>juice</b>", "我很想喝果汁", "I would like drink 90 35",
+     "我很想喝<b>果汁</b>"),
+    ("I would really like to drink a glass of <b>juice</b>", "我很想喝果汁", "I would like drink 35 90",
+     "我很想喝<b>果汁</b>"),
+    ("I would like to drink the <b>juice", "我很想喝果汁", "I would like drink 9 90", "我很想喝<b>果汁"),
+    ("<b>juice</b> I like a lot and drink", "果汁我爱喝", "90 35 I like drink", "<b>果汁</b>我爱喝"),
+    ("I like <b>juice</b> very much", "ジュースが好き", "90 60 40 20 very like like", "<b>ジュース</b>が好き"),
+    ("Two dogs drink <br/>juice", "两只狗喝果汁", "Two Two dogs drink 35 90", "两只狗喝<br/>果汁")])
+def test_no_tag_is_inside_of_a_word_of_a_language_without_spaces(source, translation, shares, expected):
+    text, tags = tagged(source)
+    words = text.split()
+    weights = np.full((len(alignment_units(translation)), len(words)), 0.01)
+    for row, share in zip(weights, shares.split(), strict=True):            # a number is the share of juice in percent
+        row[words.index("juice" if share.isdigit() else share)] = int(share) / 100 if share.isdigit() else 0.9
+    assert Block(translation, tuple(place_tags(text, tags, translation, weights))).serialize(str) == expected
+
+
 def test_a_name_that_occurs_unchanged_is_found_without_an_alignment():
     assert placed("ein <b>Kuhn</b> kommt spät", "late comes Kuhn") == "late comes <b>Kuhn</b>"
 
