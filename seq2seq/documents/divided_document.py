@@ -91,7 +91,7 @@ def divide_block(block: Block, placeholders: Placeholders = _STANDARD) -> Divide
     begins: list[int] = []
     for low, high in pairwise(_line_ends(block)):
         before, core, _ = split_margins(text[low:high])
-        if block.may_be_data and is_data(core):                                 # Ctrl+O in "Open\tCtrl+O"
+        if block.may_be_data and is_data(core, block.key):                      # Ctrl+O in "Open\tCtrl+O"
             continue
         line = split_sentences(core) if block.split else DividedLine("", [core] if core else [], [], "")
         line = _without_cuts(line, placeholders.spans(core)) if len(line.texts) > 1 else line

@@ -45,7 +45,7 @@ _LANGUAGE = re.compile(r"[a-z]{2,3}(?:[-_][A-Za-z]{2,4}){0,2}")
 _MAIN_LANGUAGES = frozenset(map(main_language, LANGUAGES))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Node:
     """Value.
 

@@ -7,6 +7,7 @@ may be text is translated.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from seq2seq.languages import LANGUAGES, canonical
 
@@ -141,6 +142,7 @@ def locked_words(comment: str) -> list[str]:
     return [word[1:-1] for words in lists for word in re.findall("\"[^\"]++\"|'[^']++'", words)]
 
 
+@lru_cache(maxsize=64)                                                          # a text and its only line
 def is_data(text: str, key: str = "") -> bool:
     """Return True if a string is data for programs.
 

@@ -34,19 +34,20 @@ def parse_json_tree(text: str) -> Node:
     key: tuple[int, int] | None = None
     for match in _TOKEN.finditer(text, int(text.startswith("\ufeff"))):
         token, (begin, end) = match[0], match.span()
-        if token == ",":
+        in_array = bool(levels) and levels[-1].is_array
+        if token == "," or in_array and token[0] not in '"{[]':                 # a number
             key = None
             continue
         if token in "}]":
             node = levels.pop()
             node.end = end
-        elif levels and not levels[-1].is_array and key is None:
+        elif levels and not in_array and key is None:
             key = begin, end
             continue
         else:
             node = Node(begin, end, is_array=token == "[", key_begin=begin, key_end=begin)
             root = root or node
-            if levels and not levels[-1].is_array and key:
+            if key:
                 node.key_begin, node.key_end = key
                 levels[-1].members[read_any_json(text[slice(*key)])] = node
             if token in "{[":
