@@ -147,14 +147,9 @@ class DeepLApi:
         """Answer POST /v2/glossaries. A glossary with the same name and languages is replaced."""
         parameters = await read_parameters(request)
         name, dictionary = text(parameters, "name"), await self._dictionary(parameters)
-
-        def create(client: str) -> ClientGlossary:
-            for old in self.store.of(client):
-                if old.name == name and [one.languages for one in old.dictionaries] == list(dictionary):
-                    return self.store.update(client, old.glossary_id, lambda old: dictionary)
-            return self.store.create(client, name, dictionary)
-
-        return JSONResponse(_record(await self._with_store(request, create, parameters)), 201)
+        new = await self._with_store(request, lambda client: self.store.create(client, name, dictionary, replaces=True),
+                                     parameters)
+        return JSONResponse(_record(new), 201)
 
     async def get_glossary(self, request: Request) -> Response:
         """Answer GET /v2/glossaries/<id>."""
@@ -191,15 +186,9 @@ class DeepLApi:
     async def edit_multilingual_glossary(self, request: Request) -> Response:
         """Answer PATCH /v3/glossaries/<id>: change the name, and add entries or change them."""
         parameters = await read_parameters(request)
-        name, dictionaries = text(parameters, "name", "") or None, await self._dictionaries(parameters)
-
-        def merged(old: ClientGlossary) -> Mapping[Languages, Mapping[str, str]]:
-            before = {one.languages: self.store.entries(one) for one in old.dictionaries
-                      if one.languages in dictionaries}
-            return {languages: before.get(languages, {}) | entries for languages, entries in dictionaries.items()}
-
+        name, dictionaries = text(parameters, "name", ""), await self._dictionaries(parameters)
         new = await self._with_store(request, lambda client: self.store.update(
-            client, request.path_params["glossary_id"], merged, name), parameters)
+            client, request.path_params["glossary_id"], dictionaries, name, adds=True), parameters)
         return JSONResponse(_multilingual_record(new))
 
     async def get_multilingual_entries(self, request: Request) -> Response:
@@ -219,15 +208,15 @@ class DeepLApi:
         parameters = await read_parameters(request)
         dictionary = await self._dictionary(parameters)
         new = await self._with_store(request, lambda client: self.store.update(
-            client, request.path_params["glossary_id"], lambda old: dictionary), parameters)
+            client, request.path_params["glossary_id"], dictionary), parameters)
         return JSONResponse(next(_described(one) for one in new.dictionaries if one.languages in dictionary))
 
     async def delete_dictionary(self, request: Request) -> Response:
         """Answer DELETE /v3/glossaries/<id>/dictionaries."""
         parameters = await read_parameters(request)
         wanted = _languages(parameters)
-        await self._with_store(request, lambda client: self.store.update(
-            client, request.path_params["glossary_id"], lambda old: {wanted: None}), parameters)
+        await self._with_store(request, lambda client: self.store.delete_dictionary(
+            client, request.path_params["glossary_id"], wanted), parameters)
         return Response(status_code=204)
 
     async def _with_store(self, request: Request, function: Callable[[str], T],
