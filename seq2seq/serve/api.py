@@ -7,6 +7,7 @@ import codecs
 import itertools
 import json
 import logging
+import secrets
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -146,15 +147,16 @@ class Api:
             contents, format, safe_name(name), source, target, glossary,
             lambda content: self.require_short([content]), client,
             await self.terms(glossary, client, source, target), tag=text(parameters, "tag", "")))
-        key = self.store_file(name, found, client)
+        key = secrets.token_urlsafe(32) + suffix_of(name)
+        self.files.add(self.translated_file(name, found, client), key)
         url = str(request.url_for("download_file", name=key))
         return JSONResponse({"translatedFileUrl": url, **found.report}, headers=path_header([found]))
 
-    def store_file(self, name: str, found: Translated[bytes], client: str) -> str:
-        """Store a translated file and return the name for its download. name: name of the file that was translated."""
+    def translated_file(self, name: str, found: Translated[bytes], client: str, characters: int = 0) -> StoredFile:
+        """Return a translated file for the store. name: name of the file that was translated."""
         if self.settings.log_text:
             logger.info("%s %r", ",".join(found.path), safe_name(name))
-        return self.files.add(translated_name(name, found.path[-1]), found.versions[0], client)
+        return StoredFile(client, translated_name(name, found.path[-1]), found.versions[0], characters)
 
     async def glossaries(self, request: Request) -> Response:
         """Answer GET /glossaries: those of the server, then those of the client, with their identifiers."""
@@ -190,7 +192,8 @@ class Api:
         key = request.path_params["name"]
         file = self.files.get(key)
         if file is None:
-            raise no_such_file()
+            raise ApiError(404, "There is no such file. A translated file is deleted after its download, after "
+                                f"{LIFETIME_SECONDS // 60} minutes, or for newer files if there are too many")
         deletion = None if request.method == "HEAD" else BackgroundTask(self.files.delete, key)
         return file_response(file, deletion)
 
@@ -298,12 +301,6 @@ def file_response(file: StoredFile, background: BackgroundTask | None) -> Respon
     return Response(file.contents, background=background, headers={
         "Content-Type": content_type(file.name, file.contents), "Content-Disposition": disposition,
         "X-Content-Type-Options": "nosniff"})
-
-
-def no_such_file() -> ApiError:
-    """Return the error for a translated file that is not there."""
-    return ApiError(404, "There is no such file. A translated file is deleted after its download, after "
-                         f"{LIFETIME_SECONDS // 60} minutes, or for newer files if there are too many")
 
 
 async def json_response(answer: Any, q: Sequence[str], headers: Mapping[str, str]) -> Response:

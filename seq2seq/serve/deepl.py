@@ -21,12 +21,11 @@ from seq2seq.serve.api import (
     Api,
     file_response,
     json_response,
-    no_such_file,
     path_header,
     unless_disconnected,
     uploaded_file,
 )
-from seq2seq.serve.deepl_documents import DocumentJobs, Job
+from seq2seq.serve.deepl_documents import DocumentJobs
 from seq2seq.serve.deepl_glossaries import (
     ClientGlossary,
     Dictionary,
@@ -37,7 +36,7 @@ from seq2seq.serve.deepl_glossaries import (
 from seq2seq.serve.deepl_texts import WholeText, read_unsplit_html
 from seq2seq.serve.document_workers import Read
 from seq2seq.serve.errors import ApiError, invalid
-from seq2seq.serve.files import safe_name, suffix_of
+from seq2seq.serve.files import StoredFile, safe_name, suffix_of
 from seq2seq.serve.parameters import flag, names, read_parameters, text, texts
 from seq2seq.serve.service import AUTO, Glossaries
 from seq2seq.serve.threads import in_thread
@@ -68,7 +67,8 @@ class DeepLApi:
     """Endpoints of DeepL's interface, with the models, limits and settings of `api`."""
 
     def __init__(self, api: Api) -> None:
-        self.api, self.store, self.jobs = api, api.settings.glossaries, DocumentJobs(api.settings.log_text)
+        self.api, self.store = api, api.settings.glossaries
+        self.jobs = DocumentJobs(api.files, api.settings.log_text)
 
     def routes(self) -> list[Route]:
         glossary, document = "/glossaries/{glossary_id}", "/v2/document/{document_id}"
@@ -291,44 +291,46 @@ class DeepLApi:
         glossary, glossaries = await self._terms(parameters, client, source, target)
         tag = text(parameters, "tag", "")
 
-        async def work(job: Job) -> None:
+        async def work() -> StoredFile:
+            characters = 0
+
             def check(content: str) -> None:
+                nonlocal characters
                 self.api.require_short([content])
-                job.characters = len(content)
+                characters = len(content)
 
             found = await service.translate_document(contents, format, safe_name(name), source, target, glossary, check,
                                                      client, glossaries, tag)
-            job.file = self.api.store_file(name, found, client)
+            return self.api.translated_file(name, found, client, characters)
 
-        job = self.jobs.start(client, len(contents), work)
-        return JSONResponse({"document_id": job.id, "document_key": job.key})
+        id, key = self.jobs.start(client, len(contents), work)
+        return JSONResponse({"document_id": id, "document_key": key})
 
     async def document_status(self, request: Request) -> Response:
         """Answer POST /v2/document/<id>."""
-        job = await self._job(request)
-        answer = {"document_id": job.id, "status": job.status}
-        if job.status == "translating":
-            return JSONResponse({**answer, "seconds_remaining": 1})
-        if job.error is not None:
-            return JSONResponse({**answer, "error_message": job.error.message})
-        return JSONResponse({**answer, "billed_characters": job.characters})
+        id, key = await self._document(request)
+        file, answer = self.jobs.get(id, key), {"document_id": id}
+        if file is None:
+            return JSONResponse({**answer, "status": "translating", "seconds_remaining": 1})
+        if file.error is not None:
+            return JSONResponse({**answer, "status": "error", "error_message": file.error.message})
+        return JSONResponse({**answer, "status": "done", "billed_characters": file.characters})
 
     async def document_result(self, request: Request) -> Response:
         """Answer POST /v2/document/<id>/result, and delete the file afterwards."""
-        job = await self._job(request)
-        if job.status == "translating":
-            raise ApiError(503, "The document is not translated yet", {"Retry-After": "1"})
-        if job.error is not None:
-            raise job.error
-        file = self.api.files.get(job.file)
+        id, key = await self._document(request)
+        file = self.jobs.get(id, key)
         if file is None:
-            raise no_such_file()
-        return file_response(file, BackgroundTask(self.api.files.delete, job.file))
+            raise ApiError(503, "The document is not translated yet", {"Retry-After": "1"})
+        if file.error is not None:
+            raise file.error
+        return file_response(file, BackgroundTask(self.jobs.delete, id, key))
 
-    async def _job(self, request: Request) -> Job:
+    async def _document(self, request: Request) -> tuple[str, str]:
+        """Return the id and the key of a document that a request names."""
         parameters = await read_parameters(request)
         await self.api.identify(request, parameters)
-        return self.jobs.get(request.path_params["document_id"], text(parameters, "document_key"))
+        return request.path_params["document_id"], text(parameters, "document_key")
 
 
 def _require_supported(parameters: Mapping[str, Any]) -> None:

@@ -480,7 +480,7 @@ def test_a_document_with_an_error_says_why(stored, client):
             upload(client, name, b"a", **options)
 
 
-def test_documents_that_wait_are_bounded_and_old_ones_are_forgotten(monkeypatch):
+def test_documents_that_are_being_translated_are_bounded_and_translated_ones_expire(monkeypatch):
     monkeypatch.setattr(deepl_documents, "CLIENT_JOBS", 2)
     models = EchoModels()
     models.gate.clear()
@@ -498,10 +498,11 @@ def test_documents_that_wait_are_bounded_and_old_ones_are_forgotten(monkeypatch)
         assert third.headers["Retry-After"] and "too many documents" in third.json()["message"]
         models.gate.set()
         wait_until(lambda: status(second).json()["status"] == status(first).json()["status"] == "done")
-        assert upload().status_code == 200
-        assert status(first).status_code == 404 and status(second).status_code == 200
-        monkeypatch.setattr(deepl_documents, "LIFETIME_SECONDS", 0)
-        assert status(second).status_code == 404
+        monkeypatch.setattr("seq2seq.serve.files.LIFETIME_SECONDS", 0)
+        third = upload()
+        assert third.status_code == 200
+        wait_until(lambda: status(third).status_code == 404)                    # at once, because its time is 0
+        assert status(second).status_code == 200
 
 
 def test_errors_have_deepl_s_form_and_there_is_no_quota(echo):
