@@ -65,12 +65,8 @@ def create_app(service: Service, limits: Limits | None = None, settings: Setting
     """
     settings = settings or Settings()
     api = Api(service, limits or Limits(), settings)
-    routes = [
-        *api.routes(),
-        *DeepLApi(api).routes(),
-        *documentation_routes(service),
-        *page_routes(),
-    ]
+    endpoints = [*api.endpoints(), *DeepLApi(api).endpoints()]
+    routes = [*map(api.route, endpoints), *documentation_routes(service, endpoints), *page_routes()]
     return Starlette(
         routes=routes,
         middleware=[
