@@ -44,7 +44,7 @@ from seq2seq.cli import (
     train,
     translate,
 )
-from seq2seq.cli.options import Command, CommandGroup
+from seq2seq.cli.command_class import Command, CommandGroup
 from seq2seq.devices import is_out_of_memory
 from seq2seq.errors import UserError
 from seq2seq.signals import Stopped

@@ -8,7 +8,6 @@ import shutil
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +21,8 @@ from seq2seq.translation.text_io import Input, Line, Output
 
 if TYPE_CHECKING:
     from seq2seq.evaluation.scores import Score
-    from seq2seq.recipe import DecodingSection, Recipe
+    from seq2seq.recipe import Recipe
     from seq2seq.translation.translator import Translator
-    from seq2seq.translation.worker_processes import TranslatorPool
 
 
 def load_recipe(path: Path, settings: Sequence[str] | None, **training: Any) -> Recipe:
@@ -38,59 +36,6 @@ def load_recipe(path: Path, settings: Sequence[str] | None, **training: Any) -> 
     from_flags = [f"training.{key}={json.dumps(value)}" for key, value in training.items() if value is not None]
     # In a distributed training, only the main rank reads the training text, so it need not exist on other machines.
     return recipe.load_recipe(path, [*(settings or ()), *from_flags], check_files=os.environ.get("RANK", "0") == "0")
-
-
-def _flag(key: str) -> str:
-    return f"--{key.replace('_', '-')}"
-
-
-@dataclass(frozen=True)
-class DecodingOverrides:
-    """Overrides of the `decoding` section of a model's recipe.
-
-    values: new value of each overridden key. names: option that sets each key (its flag, or `--set`), for messages.
-    """
-
-    values: dict[str, Any]
-    names: dict[str, str]
-
-    @staticmethod
-    def read(settings: Sequence[str] | None, **flags: Any) -> DecodingOverrides:
-        """Return the overrides of a command line.
-
-        Args:
-            settings: KEY=VALUE of each `--set` option.
-            flags: value of each flag, by key of the section; None: the flag was not given. A flag overrides a `--set`
-                option of the same key.
-        """
-        given = {key: value for key, value in flags.items() if value is not None}
-        names = {key: _flag(key) for key in given}
-        if not settings:
-            return DecodingOverrides(given, names)
-        from seq2seq import recipe
-
-        named = {setting.partition("=")[0].strip().removeprefix("decoding."): f"--set {setting}"
-                 for setting in settings}
-        return DecodingOverrides(given | recipe.read_decoding_overrides(settings) | given, named | names)
-
-    def name(self, key: str) -> str:
-        """Return the option by which the user set a key, for messages: `--beam-size` or `--set decoding.mbr=32`."""
-        return self.names.get(key, f"decoding.{key}")
-
-    def with_defaults(self, **values: Any) -> DecodingOverrides:
-        """Return a copy that also overrides the keys of `values`, except those that are overridden already."""
-        return DecodingOverrides({**values, **self.values}, self.names)
-
-    def section(self, translator: Translator | TranslatorPool) -> DecodingSection:
-        """Return the `decoding` section of a model's recipe with the overrides applied."""
-        from seq2seq import recipe
-
-        return recipe.decoding_with(translator.decoding, self.values, self.name)
-
-    def refuse_without_effect(self, key: str, reason: str) -> None:
-        """Raise UserError if `key` is overridden. reason: why the key has no effect, for the message."""
-        if key in self.values:
-            raise UserError(f"{self.name(key)} has no effect: {reason}")
 
 
 def default_run(recipe: Recipe) -> Path:

@@ -10,7 +10,8 @@ import typer
 
 from seq2seq import console
 from seq2seq.cli.common import precision_hint
-from seq2seq.cli.options import SEARCH, BeamSize, Device, Precision, PrecisionOption, TextOrJson, Threads, examples
+from seq2seq.cli.decoding_options import NO_OVERRIDES, Decoding
+from seq2seq.cli.options import SEARCH, Device, Precision, PrecisionOption, TextOrJson, Threads, examples
 from seq2seq.errors import UserError
 
 LIMITS = "Limits"
@@ -73,9 +74,7 @@ def serve(
         "--log-text", help="Write texts and translations to the log.")] = False,
     log_format: Annotated[TextOrJson, typer.Option(
         help="Format of the log on standard error. json: an object per line.")] = TextOrJson.text,
-    beam_size: BeamSize = None,
-    safety_net: Annotated[bool | None, typer.Option(
-        help="Retry faulty translations, such as loops.", show_default="the recipe's", rich_help_panel=SEARCH)] = None,
+    decoding: Decoding = NO_OVERRIDES,
     batch_tokens: Annotated[int, typer.Option(
         metavar="N", min=1, help="Approximate maximum number of source tokens in a batch with a beam of 5; with other "
         "beams, it has fewer or more in proportion. With a smaller number, requests wait less for each other.",
@@ -106,7 +105,7 @@ def serve(
     proxies = server.proxy_networks(trusted_proxy or [])
     settings = Settings(character_limit, max_request_bytes, suggestions, log_text, GlossaryStore(glossary_directory))
     with server.listen(host, port) as listening:
-        machine = MachineOptions(device, precision.value, threads, beam_size, safety_net)
+        machine = MachineOptions(device, precision.value, threads, decoding.values, decoding.name)
         loaded = Models.load(models, machine, named_files(glossary or []))
         as_json = log_format is TextOrJson.json
         server.log_to_standard_error(as_json)

@@ -27,7 +27,7 @@ from seq2seq.translation.text_io import reading
 PAIRS_PER_BLOCK = 8192
 
 EXAMPLES = examples("seq2seq shortlist runs/de_en train.de train.en --output model",
-                    "seq2seq translate model --set decoding.shortlist=100 < test.de")
+                    "seq2seq translate model --shortlist 100 < test.de")
 
 
 def shortlist(
@@ -71,4 +71,4 @@ def shortlist(
     save_bundle(output, bundle.weights, bundle.recipe_text, {**bundle.tokenizer_files, SHORTLIST: found.to_file()},
                 bundle.metadata, bundle_card)
     console.print_message(f"the shortlist has {len(found.pieces):,} pairs of pieces; translate with: seq2seq translate "
-                          f"{shlex.quote(str(output))} --set decoding.shortlist=100 FILE")
+                          f"{shlex.quote(str(output))} --shortlist 100 FILE")

@@ -273,7 +273,7 @@ def records(result: Result) -> list[dict]:
 def test_samples_depend_on_seed_and_line_alone(run, model):
     lines = ("ein Hund\n" * 3).encode()
     options = ("--sampling", "--n-best", 3, "--format", "jsonl", "--temperature", 0.8, "--top-p", 0.9,
-               "--set", "decoding.top_k=100", "--set", "decoding.min_p=0.001")
+               "--top-k", "100", "--min-p", "0.001")
     found = records(run("translate", model, *options, stdin=lines))
     assert all(len(record["n_best"]) == 3 for record in found)
     assert len({record["translation"] for record in found}) == 3                # each line draws for itself
@@ -291,10 +291,10 @@ def test_prefix_and_require_files_apply_line_by_line(run, model, directory):
     (directory / "phrases.tsv").write_text("cat\tdog\n\n\nhouse\n")
     first, blank, _, last = run("translate", model, "in", "--prefix", "prefixes").out.decode().splitlines()
     assert first.startswith("a dog") and blank == "" and last.startswith("the")
-    first, blank, _, last = run("translate", model, "in", "--require", "phrases.tsv", "--beam-size", 4,
+    first, blank, _, last = run("translate", model, "in", "--require-file", "phrases.tsv", "--beam-size", 4,
                                 ).out.decode().splitlines()
     assert "cat" in first and "dog" in first and blank == "" and "house" in last
-    piped = run("translate", model, "--prefix", "prefixes", "--require", "phrases.tsv",
+    piped = run("translate", model, "--prefix", "prefixes", "--require-file", "phrases.tsv",
                 stdin=(directory / "in").read_bytes()).out.decode().splitlines()
     assert piped[0].startswith("a dog") and "cat" in piped[0] and piped[3].startswith("the") and "house" in piped[3]
 
@@ -304,17 +304,17 @@ def test_forbidden_phrases_occur_in_no_translation(run, model):
     words = set(run("translate", model, stdin=b"ein Hund\neine Katze\n").out.decode().split())
     readable = [word for word in words if word.isalnum()][:3]
     forbidding = [part for word in readable for part in ("--forbid", word)]
-    result = run("translate", model, *forbidding, "--set", "decoding.no_repeat_ngram=2",
+    result = run("translate", model, *forbidding, "--no-repeat-ngram", "2",
                  stdin=b"ein Hund\neine Katze\n")
     assert result.code == 0 and not set(readable) & set(result.out.decode().split())
     swapped = [part for word in readable for part in ("--forbid", word.swapcase())]
-    result = run("translate", model, *swapped, "--set", "decoding.ignore_case=true", stdin=b"ein Hund\neine Katze\n")
+    result = run("translate", model, *swapped, "--ignore-case", stdin=b"ein Hund\neine Katze\n")
     assert not {word.lower() for word in readable} & set(result.out.decode().lower().split())
 
 
 def test_lengths_coverage_and_groups_reach_the_search(run, model):
     def record(*options: object, **decoding: object) -> dict:
-        settings = [part for key, value in decoding.items() for part in ("--set", f"decoding.{key}={value}")]
+        settings = [part for key, value in decoding.items() for part in (f"--{key.replace('_', '-')}", value)]
         (found,) = records(run("translate", model, "--format", "jsonl", *options, *settings, stdin=b"ein Hund\n"))
         return found
 
@@ -322,16 +322,15 @@ def test_lengths_coverage_and_groups_reach_the_search(run, model):
     assert record(max_length=1, coverage_penalty=5)["score"] < record(max_length=1)["score"]
     beam = record("--beam-size", 4, "--n-best", 4)
     assert record("--beam-size", 4, "--n-best", 4, diverse_groups=2, diverse_strength=9)["n_best"] != beam["n_best"]
-    assert record(beam_size=4, n_best=4) == beam
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [("--beam-size", 4), ("--sampling",)])
 def test_minimum_bayes_risk_ranks_by_agreement(run, model, options):
-    (record,) = records(run("translate", model, "--set", "decoding.mbr=4", "--n-best", 2, "--format", "jsonl", *options,
+    (record,) = records(run("translate", model, "--mbr", "4", "--n-best", 2, "--format", "jsonl", *options,
                             stdin=b"ein Hund\n"))
     assert 0 < record["score"] <= 100 and record["log_probability"] < 0
-    assert run("translate", model, "--set", "decoding.mbr=4", *options, stdin=b"ein Hund\n").out.decode() \
+    assert run("translate", model, "--mbr", "4", *options, stdin=b"ein Hund\n").out.decode() \
         == record["translation"] + "\n"
 
 
@@ -357,7 +356,7 @@ def test_several_models_translate_together(run, model, directory):
     assert translations("--ensemble", model) == alone
     assert translations("--fusion", "speaker", "--fusion-weight", 0) == alone
     assert translations("--fusion", "speaker", "--fusion-weight", 5) != alone
-    assert translations("--ensemble", "other", "--set", "decoding.ensemble_mean=log_probability") != alone
+    assert translations("--ensemble", "other", "--ensemble-mean", "log_probability") != alone
 
 
 @pytest.mark.slow
@@ -581,9 +580,9 @@ def test_a_model_with_a_shortlist_translates_with_listed_words(run, model, direc
     result = run("shortlist", model, "text.de", "text.en", "--output", "short")
     assert result.code == 0 and "1 pairs are too long for the model" in result.err
     assert run("shortlist", model, "text.de", "text.en", "--output", "short").code == 2
-    options = ["--precision", "int8", "--set"]
-    assert run("translate", "short", *options, "decoding.shortlist=3", stdin=b"ein Hund\n").code == 0
-    assert run("translate", model, *options, "decoding.shortlist=0", stdin=b"ein Hund\n").code == 0
+    options = ["--precision", "int8", "--shortlist"]
+    assert run("translate", "short", *options, 3, stdin=b"ein Hund\n").code == 0
+    assert run("translate", model, *options, 0, stdin=b"ein Hund\n").code == 0
 
 
 # train, and what every command has in common
@@ -620,7 +619,7 @@ def test_errors_have_their_exit_code_and_message(run, directory, monkeypatch, er
 
 
 def test_a_wrong_command_line_has_exit_code_2(run):
-    for arguments in (["fly"], ["translate"], ["translate", "model", "--beam-size", "0"], ["train", "--fast"]):
+    for arguments in (["fly"], ["translate"], ["translate", "model", "--workers", "0"], ["train", "--fast"]):
         result = run(*arguments)
         assert (result.code, result.out) == (2, b"")
         assert result.err.endswith(" -h lists arguments and options.\n") and result.err.count("\n") == 2
@@ -700,7 +699,7 @@ def test_translating_imports_nothing_that_training_and_measuring_need(model):
     program = textwrap.dedent("""
         import sys
         from seq2seq.cli import main
-        assert main(["translate", "model", "one.de", "--set", "decoding.max_length=3"]) == 0
+        assert main(["translate", "model", "one.de", "--max-length", "3"]) == 0
         found = {"torch._dynamo", "sympy", "torch.utils.tensorboard", "tensorboard", "datasets", "pyarrow", "sacrebleu",
                  "transformers", "scipy", "matplotlib"} & set(sys.modules)
         assert not found, found

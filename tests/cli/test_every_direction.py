@@ -140,7 +140,7 @@ def run_commands(model, source, target, spy, folder, targets):
     spy.expect(target)
     run("evaluate", model, "--baseline", model, "--source", files[0], "--reference", files[1], "--language", target,
         "--samples", "10")
-    run("translate", model, *choice, "--set", "decoding.max_length=5", input=f"{long}\n")
+    run("translate", model, *choice, "--max-length", "5", input=f"{long}\n")
     spy.expect(target)
     run("report", model, "--source", files[0], "--reference", files[1], "--language", target, "--output",
         folder / "report.html")
