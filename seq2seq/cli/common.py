@@ -7,22 +7,31 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from seq2seq import console
-from seq2seq.cli.options import Precision
+from seq2seq.cli.options import Precision, TextOrLines
+from seq2seq.data.parallel_text import blocks, require_as_many_lines, zip_parallel
 from seq2seq.errors import CorpusError, UserError
 from seq2seq.languages import suggestion_for
-from seq2seq.translation.text_io import Input, Line, Output
+from seq2seq.translation.text_io import Input, Line, Output, file_or_standard, reading
 
 if TYPE_CHECKING:
     from seq2seq.evaluation.scores import Score
     from seq2seq.recipe import Recipe
     from seq2seq.translation.translator import Translator
+
+BLOCK_LINES = 4096
+"""Number of lines in a block, which are sorted by length and divided into batches. A larger block needs more memory and
+delays the output."""
+
+Block = list[tuple[Line, ...]]
+Progress = Callable[[int], None]
+Results = Iterator[tuple[str, dict[str, Any]]]
 
 
 def load_recipe(path: Path, settings: Sequence[str] | None, **training: Any) -> Recipe:
@@ -109,7 +118,39 @@ def number_or(words: Sequence[str], value: str | None, option: str) -> Any:
     raise UserError(f"{option} {value}: expected a number of at least 1{''.join(f', or {word}' for word in words)}.")
 
 
-def too_long(translator: Translator, block: Sequence[tuple[Line, ...]], *inputs: Input) -> CorpusError:
+@contextmanager
+def reading_parallel(*paths: Path | None) -> Iterator[list[Input]]:
+    """Open texts that match line by line. None and `-` are standard input."""
+    with ExitStack() as stack:
+        inputs = [stack.enter_context(reading(file_or_standard(path))) for path in paths]
+        require_as_many_lines([text.name for text in inputs], *(text.total for text in inputs))
+        yield inputs
+
+
+def for_each_block(description: str, inputs: Sequence[Input], output: Output | None, format: TextOrLines,
+                   work: Callable[[Block, Progress], Results], translator: Translator, size: int = BLOCK_LINES) -> None:
+    """Read parallel texts in blocks, and write what `work` makes of each block, in order.
+
+    Args:
+        description: what the command does, for the progress bar.
+        output: output for a line of text or of JSONL per result; None: the command writes no lines.
+        work: function that gets a block and a function for the number of finished lines; it returns the results of the
+            block, each as text and as a JSON object. It may raise ValueError if a line is too long for the model.
+        translator: model that limits the length of the lines.
+        size: number of lines in a block.
+    """
+    with bar(description, inputs[0], output) as advance:
+        for block in blocks(zip_parallel([text.name for text in inputs], *inputs), size):
+            try:
+                results = list(work(block, advance))
+            except ValueError as error:
+                raise _too_long(translator, block, inputs) from error
+            if output is not None:
+                lines = (text if format is TextOrLines.text else json_line(record) for text, record in results)
+                output.write("".join(f"{line}\n" for line in lines))
+
+
+def _too_long(translator: Translator, block: Block, inputs: Sequence[Input]) -> CorpusError:
     """Return an error about the first line in `block` that exceeds the model's maximum length.
 
     inputs: the source file and the target file; for a language model, only the text file.

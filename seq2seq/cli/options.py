@@ -72,6 +72,10 @@ Overrides = Annotated[list[str] | None, typer.Option(
     help="Override a key of the recipe, such as training.max_steps=200. Can be repeated.")]
 Model = Annotated[Path, typer.Argument(
     metavar="MODEL", help="A bundle, or a run (its best model).", show_default=False)]
+SourceFile = Annotated[Path, typer.Argument(
+    metavar="SOURCE", help="Text, one sentence per line; - is standard input.", show_default=False)]
+TargetFile = Annotated[Path, typer.Argument(
+    metavar="TARGET", help="Translation of SOURCE, line by line; - is standard input.", show_default=False)]
 Device = Annotated[str, typer.Option(
     metavar="D", help="cpu, cuda, cuda:1, …; auto uses a GPU if there is one.", rich_help_panel=MACHINE)]
 PrecisionOption = Annotated[Precision, typer.Option(

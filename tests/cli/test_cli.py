@@ -410,6 +410,14 @@ def test_white_space_around_a_line_is_not_scored(run, model, directory):
     assert plain == wide and plain.count(b"\n") == len(GERMAN)
 
 
+def test_standard_input_is_scored_like_a_file_and_blocks_stay_in_order(run, model, directory, monkeypatch):
+    write_tests(directory)
+    scores = run("score", model, "data/test.de", "data/test.en").out
+    monkeypatch.setattr("seq2seq.cli.common.for_each_block.__defaults__", (3,))           # lines of a block
+    piped = run("score", model, "-", "data/test.en", stdin=(directory / "data/test.de").read_bytes()).out
+    assert [float(line) for line in piped.split()] == pytest.approx([float(line) for line in scores.split()], abs=1e-4)
+
+
 # evaluate
 
 
