@@ -110,8 +110,8 @@ def special(draw: random.Random) -> Command:
          "--output", "out")), ("run", translate()), ("words", translate("run", "valid.en", "--require-file", "words")),
         ("valid.en", ["score", "run", "valid.en", "valid.de", *CPU]),
         ("valid.de", ["align", "run", "valid.en", "valid.de", *CPU]),
-        ("hyp", ["evaluate", "--hypothesis", "hyp", "--reference", "valid.de"]),
-        ("valid.de", ["evaluate", "--hypothesis", "train.de", "--reference", "valid.de"]),
+        ("hyp", ["evaluate", "hyp", "--reference", "valid.de"]),
+        ("valid.de", ["evaluate", "train.de", "--reference", "valid.de"]),
         ("averaged", ["average", "run", "--output", "averaged"]),
         ("page.html", ["attention", "run", "--source", "one dog", "--output", "page.html", *CPU]),
         ("nbest", ["rescore", "nbest", "--model", "run", *CPU]),
@@ -345,7 +345,7 @@ def escapes(draw: random.Random) -> Command:
                             translate("run", "valid.en", "--precision", escape),
                             translate("run", "valid.en", "--forbid", escape),
                             ["export", "run", "--to", escape, "--output", "x"],
-                            ["evaluate", "--hypothesis", "train.de", "--reference", "train.de", "--metric", escape],
+                            ["evaluate", "train.de", "--reference", "train.de", "--metric", escape],
                             ["average", "run", "--output", f"no{escape}/x/y"]])
     if use == 4:
         path = bundle() / "metadata.json"

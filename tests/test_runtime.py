@@ -63,7 +63,7 @@ COMMANDS = {
     "workers": [*LINES, "--workers", "2"],
     "a glossary": [*LINES, "--glossary", "terms.tsv"],
     "a document": [*TRANSLATE, "page.html"],
-    "evaluate --hypothesis": ["evaluate", "--hypothesis", "text.de", "--reference", "text.en", "--format", "json"],
+    "evaluate a file": ["evaluate", "text.de", "--reference", "text.en", "--format", "json"],
 }
 REFUSED = {"train": ["train", "recipe.yaml"], "score": ["score", "model", "text.de", "text.en"],
            "another model": ["translate", "recurrent", "text.de"]}

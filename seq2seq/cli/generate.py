@@ -9,17 +9,17 @@ from typing import Annotated
 
 import typer
 
+import seq2seq.cli.options as options
 from seq2seq import console
 from seq2seq.cli.common import bar, json_line, load_translator
 from seq2seq.cli.decoding_options import NO_OVERRIDES, Decoding, option_of
-from seq2seq.cli.options import FORMAT, SAMPLING, Device, Precision, PrecisionOption, TextOrLines, Threads, examples
 from seq2seq.errors import UserError
 from seq2seq.translation.text_io import GivenLines, Input, LineWarnings, file_or_standard, map_lines, reading, writing
 
-EXAMPLES = examples("seq2seq generate language_model --samples 5",
-                    'seq2seq generate language_model --prompt "A man" --samples 3 --top-p 0.9 --seed 7',
-                    "seq2seq generate language_model beginnings.en --greedy --format jsonl",
-                    "seq2seq generate language_model - < beginnings.en")
+EXAMPLES = ("seq2seq generate language_model --samples 5",
+            'seq2seq generate language_model --prompt "A man" --samples 3 --top-p 0.9 --seed 7',
+            "seq2seq generate language_model beginnings.en --greedy --format jsonl",
+            "seq2seq generate language_model - < beginnings.en")
 
 # Values of `decoding` keys for --greedy. With top_k 1, sampling can draw only the most probable piece.
 GREEDY = {"temperature": 1.0, "top_k": 1, "top_p": 1.0, "min_p": 0.0}
@@ -35,17 +35,18 @@ def generate(
         metavar="TEXT", help="Beginning of the text. Can be repeated.", show_default=False)] = None,
     samples: Annotated[int, typer.Option(metavar="N", min=1, help="Number of texts for each prompt.")] = 1,
     greedy: Annotated[bool, typer.Option(
-        "--greedy", help="Always take the most probable piece instead of sampling.", rich_help_panel=SAMPLING)] = False,
+        "--greedy", help="Always take the most probable piece instead of sampling.",
+        rich_help_panel=options.SAMPLING)] = False,
     output: Annotated[Path | None, typer.Option(
-        "--output", "-o", metavar="FILE", help="Output file.", rich_help_panel=FORMAT,
+        "--output", "-o", metavar="FILE", help="Output file.", rich_help_panel=options.FORMAT,
         show_default="standard output")] = None,
-    format: Annotated[TextOrLines, typer.Option(
+    format: Annotated[options.TextOrLines, typer.Option(
         help="text: a line for each generated text. jsonl: a JSON object for each generated text.",
-        rich_help_panel=FORMAT)] = TextOrLines.text,
+        rich_help_panel=options.FORMAT)] = options.TextOrLines.text,
     decoding: Decoding = NO_OVERRIDES,
-    device: Device = "auto",
-    precision: PrecisionOption = Precision.reference,
-    threads: Threads = None,
+    device: options.Device = "auto",
+    precision: options.PrecisionOption = options.Precision.reference,
+    threads: options.Threads = None,
 ) -> None:
     """Generate text with a language model: continue prompts, or start new texts.
 
@@ -77,7 +78,7 @@ def generate(
                 if len(texts) < requested:
                     few.warn(line.place, f"{len(texts):,} of {requested:,} different texts were found")
                 for number, text in enumerate(texts, start=1):
-                    if format is TextOrLines.text:
+                    if format is options.TextOrLines.text:
                         written.write(f"{text.text}\n")
                     else:
                         written.write(json_line({

@@ -47,18 +47,31 @@ class TextOrJson(StrEnum):
     json = "json"
 
 
+class PairedMetric(StrEnum):
+    """Metrics that a significance test compares."""
+
+    bleu = "bleu"
+    chrf = "chrf"
+    ter = "ter"
+
+
 class Metric(StrEnum):
-    """Metrics of translations."""
+    """Metrics of models and translations."""
 
     bleu = "bleu"
     chrf = "chrf"
     ter = "ter"
     exact = "exact"
+    perplexity = "perplexity"
+    word_perplexity = "word_perplexity"
+    character_perplexity = "character_perplexity"
 
 
-def examples(*lines: str) -> str:
-    """Format example commands for the end of a command's help. Empty lines keep typer from joining the commands."""
-    return "\n\n".join(["[bold]Examples[/bold]", *(line.replace("[", r"\[") for line in lines)])
+class Paired(StrEnum):
+    """Significance tests for the difference between two systems."""
+
+    bootstrap = "bootstrap"
+    randomization = "randomization"
 
 
 SEARCH, MACHINE, FORMAT = "Search", "Machine", "Output"
@@ -72,10 +85,26 @@ Overrides = Annotated[list[str] | None, typer.Option(
     help="Override a key of the recipe, such as training.max_steps=200. Can be repeated.")]
 Model = Annotated[Path, typer.Argument(
     metavar="MODEL", help="A bundle, or a run (its best model).", show_default=False)]
+ReportFormat = Annotated[TextOrJson, typer.Option("--format", help="Format of the report.", rich_help_panel=FORMAT)]
 SourceFile = Annotated[Path, typer.Argument(
     metavar="SOURCE", help="Text, one sentence per line; - is standard input.", show_default=False)]
 TargetFile = Annotated[Path, typer.Argument(
     metavar="TARGET", help="Translation of SOURCE, line by line; - is standard input.", show_default=False)]
+Source = Annotated[Path | None, typer.Option(
+    "--source", metavar="F", help="Text for models to translate.", show_default=False)]
+References = Annotated[list[Path] | None, typer.Option(
+    "--reference", metavar="F", help="Reference translations, one per line. Can be repeated.",
+    show_default=False)]
+Language = Annotated[str | None, typer.Option(
+    "--language", metavar="CODE", help="Language of the translations. It selects BLEU's tokeniser, and the output "
+    "language of a model with several target languages.", show_default="the model's; for files, en")]
+TestRecipe = Annotated[Path | None, typer.Option(
+    "--recipe", metavar="RECIPE", help="Recipe with the test or validation sets.",
+    show_default="the recipe of the run")]
+PairedTest = Annotated[Paired, typer.Option("--paired", help="Significance test.")]
+Samples = Annotated[int | None, typer.Option(
+    "--samples", metavar="N", min=1, help="Number of bootstrap samples or randomization trials.",
+    show_default="1,000 samples or 10,000 trials")]
 Device = Annotated[str, typer.Option(
     metavar="D", help="cpu, cuda, cuda:1, …; auto uses a GPU if there is one.", rich_help_panel=MACHINE)]
 PrecisionOption = Annotated[Precision, typer.Option(

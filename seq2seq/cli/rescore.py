@@ -7,27 +7,18 @@ from typing import Annotated
 
 import typer
 
+import seq2seq.cli.options as options
 from seq2seq.cli.common import Block, Progress, Results, for_each_block, load_translator, reading_parallel
-from seq2seq.cli.options import (
-    FORMAT,
-    Device,
-    Precision,
-    PrecisionOption,
-    TargetLanguage,
-    TextOrLines,
-    Threads,
-    examples,
-)
 from seq2seq.errors import UserError
 from seq2seq.translation.text_io import file_or_standard, writing
 
 BLOCK_LINES = 1024
 """Number of lines in a block. Each has several translations."""
 
-EXAMPLES = examples(
-    "seq2seq translate de_en test.de --beam-size 10 --n-best 10 --format jsonl > n_best.jsonl",
-    "seq2seq rescore n_best.jsonl --model language_model --weight 0.1 > test.en",
-    "seq2seq rescore n_best.jsonl --model other_de_en --weight 1 --model language_model --weight 0.2 --format jsonl")
+EXAMPLES = ("seq2seq translate de_en test.de --beam-size 10 --n-best 10 --format jsonl > n_best.jsonl",
+            "seq2seq rescore n_best.jsonl --model language_model --weight 0.1 > test.en",
+            "seq2seq rescore n_best.jsonl --model other_de_en --weight 1 --model language_model --weight 0.2 "
+            "--format jsonl")
 
 
 def rescore(
@@ -44,15 +35,15 @@ def rescore(
         metavar="X", min=0, help="Exponent of the length penalty, by which the weighted sum is divided. Use the same "
         "value as the search (decoding.length_penalty).")] = 1.0,
     output: Annotated[Path | None, typer.Option(
-        "--output", "-o", metavar="FILE", help="File to write to.", rich_help_panel=FORMAT,
+        "--output", "-o", metavar="FILE", help="File to write to.", rich_help_panel=options.FORMAT,
         show_default="standard output")] = None,
-    format: Annotated[TextOrLines, typer.Option(
+    format: Annotated[options.TextOrLines, typer.Option(
         help="text: the best translation of each line. jsonl: all translations of each line, best first.",
-        rich_help_panel=FORMAT)] = TextOrLines.text,
-    target_language: TargetLanguage = None,
-    device: Device = "auto",
-    precision: PrecisionOption = Precision.fp32,
-    threads: Threads = None,
+        rich_help_panel=options.FORMAT)] = options.TextOrLines.text,
+    target_language: options.TargetLanguage = None,
+    device: options.Device = "auto",
+    precision: options.PrecisionOption = options.Precision.fp32,
+    threads: options.Threads = None,
 ) -> None:
     """Rerank the n-best translations of each line with the log-probabilities of additional models.
 

@@ -7,45 +7,33 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import seq2seq.cli.options as options
 from seq2seq.cli.common import Block, Progress, Results, for_each_block, load_translator, reading_parallel
-from seq2seq.cli.options import (
-    FORMAT,
-    Device,
-    LineTag,
-    Model,
-    Precision,
-    PrecisionOption,
-    SourceFile,
-    TargetLanguage,
-    TextOrLines,
-    Threads,
-    examples,
-)
 from seq2seq.errors import UserError
 from seq2seq.translation.text_io import LineWarnings, UnseenCharacters, writing
 
 if TYPE_CHECKING:
     from seq2seq.translation.translator import Translator
 
-EXAMPLES = examples("seq2seq score model test.de test.en > scores",
-                    "seq2seq score model test.de test.en --format jsonl",
-                    "seq2seq score language_model test.en")
+EXAMPLES = ("seq2seq score model test.de test.en > scores",
+            "seq2seq score model test.de test.en --format jsonl",
+            "seq2seq score language_model test.en")
 
 
 def score(
-    model: Model,
-    source: SourceFile,
+    model: options.Model,
+    source: options.SourceFile,
     target: Annotated[Path | None, typer.Argument(
         metavar="TARGET", help="The translation of SOURCE, line by line. Leave it out for a language model.",
         show_default=False)] = None,
-    format: Annotated[TextOrLines, typer.Option(
-        help="text: a number for each pair. jsonl: a JSON object for each pair.", rich_help_panel=FORMAT)] =
-        TextOrLines.text,
-    target_language: TargetLanguage = None,
-    tag: LineTag = None,
-    device: Device = "auto",
-    precision: PrecisionOption = Precision.fp32,
-    threads: Threads = None,
+    format: Annotated[options.TextOrLines, typer.Option(
+        help="text: a number for each pair. jsonl: a JSON object for each pair.", rich_help_panel=options.FORMAT)] =
+        options.TextOrLines.text,
+    target_language: options.TargetLanguage = None,
+    tag: options.LineTag = None,
+    device: options.Device = "auto",
+    precision: options.PrecisionOption = options.Precision.fp32,
+    threads: options.Threads = None,
 ) -> None:
     """Print the log-probability of each given translation, or of each line of text for a language model.
 

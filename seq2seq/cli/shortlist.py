@@ -8,37 +8,26 @@ from typing import Annotated
 
 import typer
 
+import seq2seq.cli.options as options
 from seq2seq import console
 from seq2seq.cli.common import Block, Progress, Results, for_each_block, load_translator, reading_parallel
-from seq2seq.cli.options import (
-    Device,
-    Model,
-    Precision,
-    PrecisionOption,
-    SourceFile,
-    TargetFile,
-    TargetLanguage,
-    TextOrLines,
-    Threads,
-    examples,
-)
 from seq2seq.storage.atomic import require_new
 
-EXAMPLES = examples("seq2seq shortlist runs/de_en train.de train.en --output model",
-                    "seq2seq translate model --shortlist 100 < test.de")
+EXAMPLES = ("seq2seq shortlist runs/de_en train.de train.en --output model",
+            "seq2seq translate model --shortlist 100 < test.de")
 
 
 def shortlist(
-    model: Model,
-    source: SourceFile,
-    target: TargetFile,
+    model: options.Model,
+    source: options.SourceFile,
+    target: options.TargetFile,
     output: Annotated[Path, typer.Option(
         "--output", "-o", metavar="DIR", help="Directory to write the model with its shortlist to.",
         show_default=False)],
-    target_language: TargetLanguage = None,
-    device: Device = "auto",
-    precision: PrecisionOption = Precision.auto,
-    threads: Threads = None,
+    target_language: options.TargetLanguage = None,
+    device: options.Device = "auto",
+    precision: options.PrecisionOption = options.Precision.auto,
+    threads: options.Threads = None,
 ) -> None:
     """Make a model faster on a CPU by a shortlist of output words.
 
@@ -61,7 +50,7 @@ def shortlist(
             counts.add([(source_line.text, target_line.text) for source_line, target_line in block], progress)
             yield from ()
 
-        for_each_block("aligning", inputs, None, TextOrLines.text, counted, translator)
+        for_each_block("aligning", inputs, None, options.TextOrLines.text, counted, translator)
     if counts.too_long:
         console.warn(f"{counts.too_long:,} pairs are too long for the model and were left out")
     bundle, found = load_bundle(model), counts.shortlist()

@@ -15,24 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import seq2seq.cli.options as options
 from seq2seq import __version__, console
 from seq2seq.cli.common import bar, json_line, precision_hint
 from seq2seq.cli.decoding_options import NO_OVERRIDES, Decoding, DecodingOverrides
-from seq2seq.cli.options import (
-    CONSTRAINTS,
-    FORMAT,
-    MODELS,
-    Device,
-    LineTag,
-    Model,
-    Precision,
-    PrecisionOption,
-    TargetLanguage,
-    TextOrLines,
-    Threads,
-    Workers,
-    examples,
-)
 from seq2seq.data.parallel_text import require_as_many_lines
 from seq2seq.errors import UserError
 from seq2seq.files import (
@@ -81,19 +67,19 @@ ranks in this time, so that the error is printed once."""
 BLOCK_LINES = 8192
 """Maximum number of lines per worker in a block. After a stop signal, the command finishes the block and ends."""
 
-EXAMPLES = examples("seq2seq translate runs/multi30k_de_en < test.de > test.en",
-                    "seq2seq translate model test.de --output test.en --beam-size 1",
-                    "seq2seq translate model test.de --n-best 3 --format jsonl",
-                    "seq2seq translate model test.de --sampling --top-p 0.9 --n-best 5 --format jsonl",
-                    "seq2seq translate model test.de --prefix beginnings.en --forbid dog",
-                    "seq2seq translate model test.de --require-file phrases.tsv --beam-size 10",
-                    "seq2seq translate model test.de --ensemble model2 --fusion language_model --fusion-weight 0.1",
-                    "seq2seq translate model test.de --target-language fr --output test.fr",
-                    "seq2seq translate model contract.de --tag '<law>' --output contract.en",
-                    "seq2seq translate model corpus.de.gz --output corpus.en --workers 8 --resume",
-                    "seq2seq translate model page.html --output page.en.html --glossary terms.tsv",
-                    "torchrun --nproc-per-node 8 -m seq2seq translate model corpus.de --output corpus.en --resume",
-                    "seq2seq translate model    (then type sentences)")
+EXAMPLES = ("seq2seq translate runs/multi30k_de_en < test.de > test.en",
+            "seq2seq translate model test.de --output test.en --beam-size 1",
+            "seq2seq translate model test.de --n-best 3 --format jsonl",
+            "seq2seq translate model test.de --sampling --top-p 0.9 --n-best 5 --format jsonl",
+            "seq2seq translate model test.de --prefix beginnings.en --forbid dog",
+            "seq2seq translate model test.de --require-file phrases.tsv --beam-size 10",
+            "seq2seq translate model test.de --ensemble model2 --fusion language_model --fusion-weight 0.1",
+            "seq2seq translate model test.de --target-language fr --output test.fr",
+            "seq2seq translate model contract.de --tag '<law>' --output contract.en",
+            "seq2seq translate model corpus.de.gz --output corpus.en --workers 8 --resume",
+            "seq2seq translate model page.html --output page.en.html --glossary terms.tsv",
+            "torchrun --nproc-per-node 8 -m seq2seq translate model corpus.de --output corpus.en --resume",
+            "seq2seq translate model    (then type sentences)")
 
 
 @contextmanager
@@ -115,7 +101,7 @@ def _as_rank() -> Iterator[None]:
 
 @_as_rank()
 def translate(
-    model: Model,
+    model: options.Model,
     input: Annotated[Path | None, typer.Argument(
         metavar="INPUT", help="Text, one sentence per line, plain or compressed (.gz, .zst), or a document whose name "
         "tells its format (see --document); - is standard input.",
@@ -124,45 +110,45 @@ def translate(
         metavar="FORMAT", show_default="by the ending of INPUT's name", help="Format of a document: "
         f"{', '.join(name for name in FORMATS if name != 'text')} or text (paragraphs). Only the "
         "text of the document is translated. lines: INPUT has one sentence per line, whatever its name.")] = None,
-    target_language: TargetLanguage = None,
-    tag: LineTag = None,
+    target_language: options.TargetLanguage = None,
+    tag: options.LineTag = None,
     max_line_bytes: Annotated[int, typer.Option(
         metavar="N", min=1, help="Maximum length of a line in bytes; a longer line is an error.")] = MAX_LINE_BYTES,
     output: Annotated[Path | None, typer.Option(
-        "--output", "-o", metavar="FILE", rich_help_panel=FORMAT, show_default="standard output",
+        "--output", "-o", metavar="FILE", rich_help_panel=options.FORMAT, show_default="standard output",
         help="Output file. Until an output of lines is complete, its finished blocks are in FILE.part.0 (and .1 and so "
         "on with torchrun).")] = None,
     resume: Annotated[bool, typer.Option(
         "--resume", help="Continue after the finished blocks of lines that an interrupted call of the same command has "
-        "left, if there are any.", rich_help_panel=FORMAT)] = False,
-    format: Annotated[TextOrLines, typer.Option(
+        "left, if there are any.", rich_help_panel=options.FORMAT)] = False,
+    format: Annotated[options.TextOrLines, typer.Option(
         help="text: a line of text for each line of input. jsonl: a JSON object for each line of input.",
-        rich_help_panel=FORMAT)] = TextOrLines.text,
+        rich_help_panel=options.FORMAT)] = options.TextOrLines.text,
     decoding: Decoding = NO_OVERRIDES,
     prefix: Annotated[Path | None, typer.Option(
         metavar="FILE", help="File with the required beginning of each translation, line by line. An empty line "
         "requires no beginning.",
-        show_default=False, rich_help_panel=CONSTRAINTS)] = None,
+        show_default=False, rich_help_panel=options.CONSTRAINTS)] = None,
     require_file: Annotated[Path | None, typer.Option(
         metavar="FILE", help="File with a line for each input line: the words or phrases that its translation must "
-        "contain, separated by tabs.", show_default=False, rich_help_panel=CONSTRAINTS)] = None,
+        "contain, separated by tabs.", show_default=False, rich_help_panel=options.CONSTRAINTS)] = None,
     glossary: Annotated[Path | None, typer.Option(
         metavar="FILE", help="Table of terms and their translations, separated by tabs; a third column may say 'do not "
         "translate'. If a translation lacks terms, a second search requires them. Terms still missing are reported.",
-        show_default=False, rich_help_panel=CONSTRAINTS)] = None,
+        show_default=False, rich_help_panel=options.CONSTRAINTS)] = None,
     placeholder: Annotated[list[str] | None, typer.Option(
         metavar="REGEX", help="Further text to keep unchanged. Variables such as %s, addresses, paths, emoji and so on "
-        "are kept, too. Can be repeated.", show_default=False, rich_help_panel=CONSTRAINTS)] = None,
+        "are kept, too. Can be repeated.", show_default=False, rich_help_panel=options.CONSTRAINTS)] = None,
     ensemble: Annotated[list[Path] | None, typer.Option(
         metavar="MODEL", help="Another model with the same vocabulary, to form an ensemble. Can be repeated.",
-        show_default=False, rich_help_panel=MODELS)] = None,
+        show_default=False, rich_help_panel=options.MODELS)] = None,
     fusion: Annotated[Path | None, typer.Option(
         metavar="LM", help="Language model for shallow fusion. It must have the target vocabulary of MODEL.",
-        show_default=False, rich_help_panel=MODELS)] = None,
-    device: Device = "auto",
-    precision: PrecisionOption = Precision.auto,
-    threads: Threads = None,
-    workers: Workers = 1,
+        show_default=False, rich_help_panel=options.MODELS)] = None,
+    device: options.Device = "auto",
+    precision: options.PrecisionOption = options.Precision.auto,
+    threads: options.Threads = None,
+    workers: options.Workers = 1,
 ) -> None:
     """Translate text. Each line of input yields exactly one line of output.
 
@@ -190,7 +176,7 @@ def translate(
         device = device_of_worker(int(os.environ.get("LOCAL_RANK", 0)), device)
     may_be_document = document is None
     document = input_format(path, document)
-    if document and (format is TextOrLines.jsonl or prefix or require_file or resume or world_size > 1):
+    if document and (format is options.TextOrLines.jsonl or prefix or require_file or resume or world_size > 1):
         raise UserError("--format jsonl, --prefix, --require-file, --resume and torchrun are for lines of text, not "
                         f"for documents. Do without them, or translate the lines of {path} as they are with "
                         "--document lines.")
@@ -245,7 +231,7 @@ def translate(
         blocks = unfinished.pending(growing_blocks(sources, 1 if lines.live else BLOCK_LINES * workers))
 
         def output_of(line: Line, n_best: Sequence[Translation]) -> str:
-            if format is TextOrLines.jsonl:
+            if format is options.TextOrLines.jsonl:
                 return json_line(_translation_record(line, n_best, section)) + line.ending[-1:]
             return n_best[0].text + line.ending
 
@@ -373,7 +359,7 @@ def _stopping(unfinished: UnfinishedOutput) -> Iterator[StopRequest]:
 
 
 @contextmanager
-def _translators(model: Path, device: str, precision: Precision, threads: int | None, workers: int,
+def _translators(model: Path, device: str, precision: options.Precision, threads: int | None, workers: int,
                  models: dict[str, Any]) -> Iterator[Translator | TranslatorPool]:
     """Yield a translator or a pool of translators, and print the precision.
 
@@ -407,10 +393,10 @@ def _output_inputs(translator: Translator | TranslatorPool, models: Sequence[Pat
             **{f"decoding.{name}": value for name, value in decoding.model_dump(mode="json").items()}}
 
 
-def _checked_overrides(overrides: DecodingOverrides, format: TextOrLines, ensemble: list[Path] | None,
+def _checked_overrides(overrides: DecodingOverrides, format: options.TextOrLines, ensemble: list[Path] | None,
                        fusion: Path | None) -> DecodingOverrides:
     """Return the decoding options of the command line. Refuse those that have no effect on the output."""
-    if format is TextOrLines.text:
+    if format is options.TextOrLines.text:
         _require_text_output(overrides)
         overrides = overrides.with_values({"word_confidence": False})           # even if the recipe sets it
     if not ensemble:

@@ -424,11 +424,11 @@ def test_standard_input_is_scored_like_a_file_and_blocks_stay_in_order(run, mode
 def test_any_systems_output_is_evaluated_without_a_model(run, directory):
     write_tests(directory)
     (directory / "other").write_text("x\n" * 4)
-    result = run("evaluate", "--hypothesis", "data/test.en", "--reference", "other", "--reference", "data/test.en")
+    result = run("evaluate", "data/test.en", "--reference", "other", "--reference", "data/test.en")
     assert result.code == 0
     assert re.match(rb"BLEU +100\.00  nrefs:2\|case:mixed\|eff:no\|tok:13a", result.out)
     assert [line.split()[0] for line in result.out.splitlines()] == [b"BLEU", b"chrF", b"TER"]
-    scores = json.loads(run("evaluate", "--hypothesis", "data/test.en", "--reference", "data/test.en",
+    scores = json.loads(run("evaluate", "data/test.en", "--reference", "data/test.en",
                             "--language", "zh", "--format", "json").out)
     assert scores["bleu"]["value"] == pytest.approx(100)
     assert "tok:zh" in scores["bleu"]["signature"]
@@ -437,24 +437,24 @@ def test_any_systems_output_is_evaluated_without_a_model(run, directory):
 def test_translations_on_standard_input_are_evaluated_like_a_file(run, directory):
     write_tests(directory)
     options = ["--reference", "data/test.en", "--format", "json"]
-    piped = subprocess.run([sys.executable, "-m", "seq2seq", "evaluate", "--hypothesis", "-", *options],
+    piped = subprocess.run([sys.executable, "-m", "seq2seq", "evaluate", "-", *options],
                            input=(directory / "data" / "test.en").read_bytes(), capture_output=True, check=True)
-    assert json.loads(piped.stdout) == json.loads(run("evaluate", "--hypothesis", "data/test.en", *options).out)
+    assert json.loads(piped.stdout) == json.loads(run("evaluate", "data/test.en", *options).out)
 
 
 def test_only_the_metrics_that_are_named_are_measured(run, directory):
     write_tests(directory)
     (directory / "other").write_text("x\n" * 4)
-    result = run("evaluate", "--hypothesis", "other", "--reference", "other", "--metric", "exact", "--metric", "chrf")
+    result = run("evaluate", "other", "--reference", "other", "--metric", "exact", "--metric", "chrf")
     assert [line.split()[:2] for line in result.out.splitlines()] == [[b"exact", b"100.00"], [b"chrF", b"100.00"]]
-    result = run("evaluate", "--hypothesis", "other", "--reference", "data/test.en", "--metric", "exact")
+    result = run("evaluate", "other", "--reference", "data/test.en", "--metric", "exact")
     assert result.out == b"exact    0.00  nrefs:1|case:mixed|equal:line\n"
 
 
 def test_evaluating_a_model_is_translating_and_comparing(run, model, directory):
     write_tests(directory)
     run("translate", model, "data/test.de", "-o", "translated")
-    by_hand = run("evaluate", "--hypothesis", "translated", "--reference", "data/test.en", "--format", "json")
+    by_hand = run("evaluate", "translated", "--reference", "data/test.en", "--format", "json")
     result = run("evaluate", model, "--source", "data/test.de", "--reference", "data/test.en", "--format", "json")
     assert result.code == 0
     scores = json.loads(result.out)
@@ -462,6 +462,12 @@ def test_evaluating_a_model_is_translating_and_comparing(run, model, directory):
     assert scores == json.loads(by_hand.out), "whose precision nobody knows"
     table = run("evaluate", model, "--source", "data/test.de", "--reference", "data/test.en", "--precision", "int8").out
     assert table.count(b"  precision:int8") == 3
+    options = ["--source", "data/test.de", "--reference", "data/test.en", "--reference", "data/test.en", "--format",
+               "json", "--metric", "perplexity", "--metric", "bleu"]
+    both = json.loads(run("evaluate", model, *options).out)
+    found = json.loads(run("score", model, "data/test.de", "data/test.en", "--format", "jsonl").out.splitlines()[0])
+    assert both["bleu"]["signature"].startswith("nrefs:2") and both["perplexity"]["lines"] == 2 * len(GERMAN)
+    assert both["perplexity"]["negative_log_likelihood"] > -2 * found["log_probability"]
 
 
 def test_a_run_is_evaluated_on_the_test_sets_of_its_recipe_and_keeps_the_scores(run, directory):
@@ -487,13 +493,32 @@ def test_a_bundle_is_evaluated_with_a_recipe_that_the_user_names(run, model, dir
     write_recipe(directory)
     assert "--recipe" in run("evaluate", model).err
     assert run("evaluate", model, "--recipe", "recipe.yaml").out.startswith(b"first\nBLEU ")
-    assert run("evaluate", model, "--recipe", "recipe.yaml", "--baseline", model).code == 0
-    assert run("evaluate", model, "--recipe", "recipe.yaml", "--try", "decoding.beam_size=1").code == 0
-    for others in (["--source", "data/test.de", "--reference", "data/test.en"], ["--text", "data/test.en"],
-                   ["--recipe", "french.yaml"]):
+    assert run("compare", model, model, "--recipe", "recipe.yaml").code == 0
+    assert run("tune", model, "beam_size=1", "--recipe", "recipe.yaml").code == 0
+    for others in (["--source", "data/test.de", "--reference", "data/test.en"], ["--recipe", "french.yaml"]):
         text = (directory / "recipe.yaml").read_text()
         (directory / "french.yaml").write_text(text.replace("target: en", "target: fr"))
         assert run("evaluate", model, "--recipe", "recipe.yaml", *others).code == 2
+
+
+def test_the_scores_of_several_seeds_have_a_mean_and_a_deviation(run, directory):
+    write_tests(directory)
+    recipe = RECIPE.replace("root: data", "root: ../data")
+    for seed, name, text in ((1, "a_1", recipe), (2, "a_2", f"{recipe}seed: 2\n"), (5, "a_5", f"{recipe}seed: 5\n"),
+                             (3, "b", recipe.replace("max_length_offset: 3", "max_length_offset: 2"))):
+        save_model(directory / name / "bundles/x", seed, text)
+    systems = ["a_1", "b", "a_2", "a_5", "a_2"]
+    found = json.loads(run("compare", *systems, "--metric", "chrf", "--format", "json").out)["first"]
+    assert list(found) == ["b", "a_2", "a_5", "seeds"]
+    seeds, = found["seeds"]
+    values = [found["b"]["chrf"]["system"]["value"],
+              *(found[name]["chrf"]["baseline"]["value"] for name in ("a_2", "a_5"))]
+    assert (seeds["metric"], seeds["systems"], seeds["values"]) == ("chrf", ["a_1", "a_2", "a_5"], values)
+    assert seeds["mean"] == pytest.approx(sum(values) / 3)
+    assert seeds["deviation"] == pytest.approx((sum((value - seeds["mean"]) ** 2 for value in values) / 2) ** 0.5)
+    assert b"3 seeds: a_1, a_2, a_5" in run("compare", *systems, "--metric", "chrf").out
+    pair = json.loads(run("compare", "a_1", "b", "--metric", "chrf", "--format", "json").out)["first"]
+    assert pair == {"chrf": found["b"]["chrf"]}, "the seed of the bootstrap is fixed"
 
 
 def test_values_of_decoding_are_compared_on_the_validation_set(run, directory):
@@ -501,8 +526,8 @@ def test_values_of_decoding_are_compared_on_the_validation_set(run, directory):
     model = save_model(directory / "run/bundles/x", text=text)
     beam_size = parsed(text).decoding.beam_size
     write_tests(directory)                                                      # they are the validation set, too
-    result = run("evaluate", model, "--try", f"decoding.beam_size=1,{beam_size}", "--try",
-                 "decoding.length_penalty=0,1.0", "--metric", "chrf", "--format", "json")
+    result = run("tune", model, f"beam_size=1,{beam_size}", "length_penalty=0,1.0", "--metric", "chrf", "--format",
+                 "json")
     found = json.loads(result.out)
     assert (found["metric"], found["pairs"]) == ("chrf", len(GERMAN))
     tried = [tuple(trial["decoding"].values()) for trial in found["trials"]]
@@ -510,17 +535,22 @@ def test_values_of_decoding_are_compared_on_the_validation_set(run, directory):
     assert sorted(tried[1:]) == [(1, 0), (1, 1.0), (beam_size, 0)]
     assert found["trials"][0]["p_value"] is None and not any(trial["significant"] for trial in found["trials"])
     assert found["best"] == max(found["trials"], key=lambda trial: trial["value"])["decoding"]
-    table = run("evaluate", model, "--try", "decoding.beam_size=1", "--metric", "chrf").out.decode()
+    table = run("tune", model, "beam_size=1", "--metric", "chrf").out.decode()
     assert table.startswith(f"{len(GERMAN)} pairs of the validation set")
     assert "present value" in table and "chrF  difference" in table and "-0.00" not in table
     assert "no reason to change the recipe" in table and "for the recipe" not in table
+    files = run("tune", model, "beam_size=1", "--metric", "chrf", "--source", "data/test.de", "--reference",
+                "data/test.en").out.decode()
+    assert files.startswith(f"{len(GERMAN)} pairs of data/test.de")
+    assert [line.split()[:2] for line in files.splitlines()[2:4]] == [line.split()[:2]
+                                                                      for line in table.splitlines()[2:4]]
 
 
 @pytest.mark.parametrize(("setting", "message"), [
-    ("decoding.length_penalt=1", "Did you mean 'length_penalty'"), ("decoding.length_penalty=0.5,long", "found 'long'"),
-    ("decoding.length_penalty", "values with commas"), ("decoding.length_penalty=1.0", "only the present values")])
+    ("length_penalt=1", "Did you mean 'length_penalty'"), ("length_penalty=0.5,long", "found 'long'"),
+    ("length_penalty", "values with commas"), ("length_penalty=1.0", "only the present values")])
 def test_mistakes_in_values_to_compare_are_errors_before_translating(run, directory, setting, message):
-    result = run("evaluate", save_model(directory / "model"), "--try", setting)
+    result = run("tune", save_model(directory / "model"), setting)
     assert result.code == 2 and message in result.err and not result.out
 
 
@@ -535,19 +565,19 @@ def test_a_run_finds_its_test_sets_from_anywhere(run, directory):
         assert run("evaluate", model).out.startswith(b"first\nBLEU ")
 
 
-@pytest.mark.parametrize("others", [[], ["--baseline", "theirs"]], ids=["alone", "compared"])
-def test_files_of_evaluate_are_read_like_corpora(run, directory, others):
+@pytest.mark.parametrize(("command", "others"), [("evaluate", []), ("compare", ["theirs"])])
+def test_files_of_evaluate_and_compare_are_read_like_corpora(run, directory, command, others):
     lines = "".join(f"a dog runs through garden {number}\r\n" for number in range(7))
     (directory / "theirs").write_text(lines.replace("dog", "cat"), newline="")
     for ours, reference in (("\ufeff", ""), ("", "\ufeff")):
         (directory / "ours").write_text(ours + lines, encoding="utf-8", newline="")
         (directory / "reference").write_text(reference + lines.replace("\r", ""), encoding="utf-8", newline="")
-        result = run("evaluate", "--hypothesis", "ours", "--reference", "reference", "--metric", "bleu", *others)
+        result = run(command, "ours", *others, "--reference", "reference", "--metric", "bleu")
         assert result.code == 0 and b"100.0" in result.out
-    for damaged in ("ours", "reference", *others[1:]):
+    for damaged in ("ours", "reference", *others):
         for name in ("ours", "reference", "theirs"):
             (directory / name).write_bytes(b"a dog\nthe k\xe4tzchen\n" if name == damaged else b"a dog\na cat\n")
-        result = run("evaluate", "--hypothesis", "ours", "--reference", "reference", *others)
+        result = run(command, "ours", *others, "--reference", "reference")
         assert result.code == 2 and f"{damaged}:2: byte 0xe4 at position 6 is not UTF-8" in result.err
 
 
@@ -650,13 +680,13 @@ def test_help_and_mistakes_in_a_recipe_need_neither_torch_nor_datasets(directory
     program = textwrap.dedent("""
         import sys
         from seq2seq.cli import main
-        for command in ([], ["check"], ["train"], ["translate"], ["score"], ["evaluate"], ["average"]):
+        for command in ([], ["check"], ["train"], ["translate"], ["score"], ["evaluate"], ["compare"], ["average"]):
             assert main([*command, "--help"]) == 0
         slow = {"seq2seq.recipe.schema", "numpy", "sentencepiece"} & set(sys.modules)
         assert not slow, slow
         assert main(["train", "wrong.yaml"]) == 2
         assert main(["check", "wrong.yaml", "--set", "seed=x"]) == 2
-        assert main(["evaluate", "--hypothesis", "data/test.en", "--reference", "data/test.en"]) == 0
+        assert main(["evaluate", "data/test.en", "--reference", "data/test.en"]) == 0
         found = {"torch", "datasets"} & set(sys.modules)
         assert not found, found
     """)
@@ -665,7 +695,7 @@ def test_help_and_mistakes_in_a_recipe_need_neither_torch_nor_datasets(directory
     told = result.stderr.splitlines()
     assert [line.split(":")[0] for line in told] == ["wrong.yaml"] * 6 + ["--set seed=x"]
     assert any("tokenizer.vocab_sise: unknown key. Did you mean 'vocab_size'?" in line for line in told)
-    assert result.stdout.count("Examples") == 6
+    assert result.stdout.count("Examples") == 7
 
 
 @pytest.mark.parametrize(("option", "value", "key"), [
