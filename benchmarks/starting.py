@@ -75,7 +75,7 @@ def main() -> int:
         try:
             model = arguments.model or random_bundle(benchmark_recipe(arguments.data, "small", None), Path(directory))
             # Translations of a random model do not end, so their length is limited.
-            one_line = [*SEQ2SEQ, "translate", str(model), str(line), "--set", "decoding.max_length=32"]
+            one_line = [*SEQ2SEQ, "translate", str(model), str(line), "--max-length", "32"]
             times = measure({
                 "python alone": [*PYTHON, "-c", ""], "import torch": [*PYTHON, "-c", "import torch"],
                 "seq2seq --help": [*SEQ2SEQ, "--help"], "seq2seq translate --help": [*SEQ2SEQ, "translate", "--help"],

@@ -107,11 +107,11 @@ def special(draw: random.Random) -> Command:
         ("base.yaml", check("model={base: base.yaml}")), ("pairs.tsv", check(_table("pairs.tsv"))),
         ("pairs.jsonl", check(_table("pairs.jsonl"))), ("pairs.tmx", check(_table("pairs.tmx"))),
         ("taken", check("tokenizer.taken_from=taken")), ("valid.en", translate()), ("out", translate("run", "valid.en",
-         "--output", "out")), ("run", translate()), ("words", translate("run", "valid.en", "--require", "words")),
+         "--output", "out")), ("run", translate()), ("words", translate("run", "valid.en", "--require-file", "words")),
         ("valid.en", ["score", "run", "valid.en", "valid.de", *CPU]),
         ("valid.de", ["align", "run", "valid.en", "valid.de", *CPU]),
-        ("hyp", ["evaluate", "--hypothesis", "hyp", "--reference", "valid.de"]),
-        ("valid.de", ["evaluate", "--hypothesis", "train.de", "--reference", "valid.de"]),
+        ("hyp", ["evaluate", "hyp", "--reference", "valid.de"]),
+        ("valid.de", ["evaluate", "train.de", "--reference", "valid.de"]),
         ("averaged", ["average", "run", "--output", "averaged"]),
         ("page.html", ["attention", "run", "--source", "one dog", "--output", "page.html", *CPU]),
         ("nbest", ["rescore", "nbest", "--model", "run", *CPU]),
@@ -201,9 +201,8 @@ def names(draw: random.Random) -> Command:
 
 HUGE = [2**31 - 1, 2**31, 2**32, 2**53, 2**63 - 1, 2**63, 10**6, 10**8, 10**9, 10**12, 10**18, 10**30, 10**400]
 OPTIONS = ["--n-best", "--beam-size", "--seed", "--threads", "--max-line-bytes", "--length-penalty", "--temperature",
-           "--fusion-weight", *(f"--set decoding.{key}=" for key in (
-               "max_length", "min_length", "diverse_groups", "mbr", "no_repeat_ngram", "top_k", "coverage_penalty",
-               "patience", "diverse_strength"))]
+           "--fusion-weight", "--max-length", "--min-length", "--diverse-groups", "--mbr", "--no-repeat-ngram",
+           "--top-k", "--coverage-penalty", "--patience", "--diverse-strength"]
 
 
 def bounds(draw: random.Random) -> Command:
@@ -346,7 +345,7 @@ def escapes(draw: random.Random) -> Command:
                             translate("run", "valid.en", "--precision", escape),
                             translate("run", "valid.en", "--forbid", escape),
                             ["export", "run", "--to", escape, "--output", "x"],
-                            ["evaluate", "--hypothesis", "train.de", "--reference", "train.de", "--metric", escape],
+                            ["evaluate", "train.de", "--reference", "train.de", "--metric", escape],
                             ["average", "run", "--output", f"no{escape}/x/y"]])
     if use == 4:
         path = bundle() / "metadata.json"

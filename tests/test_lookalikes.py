@@ -303,7 +303,7 @@ def test_check_warns_about_text_that_looks_the_same_only_if_it_is_frequent(tmp_p
 def test_references_that_metrics_take_for_different_are_counted(tmp_path):
     write_lines(tmp_path / "hypothesis", SOURCES)
     write_lines(tmp_path / "reference", list(map(CHANGES["nfd"], SOURCES)))
-    result = run_command("evaluate", "--hypothesis", tmp_path / "hypothesis", "--reference", tmp_path / "reference")
+    result = run_command("evaluate", tmp_path / "hypothesis", "--reference", tmp_path / "reference")
     assert result.code == 0 and "6 of 6 lines" in " ".join(result.err.split())
-    plain = run_command("evaluate", "--hypothesis", tmp_path / "hypothesis", "--reference", tmp_path / "hypothesis")
+    plain = run_command("evaluate", tmp_path / "hypothesis", "--reference", tmp_path / "hypothesis")
     assert "lines" not in plain.err

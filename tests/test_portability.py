@@ -31,6 +31,6 @@ def test_training_and_translating_need_no_call_that_windows_lacks(tmp_path):
     assert len((tmp_path / "out").read_text().splitlines()) == 7
     run(tmp_path, "evaluate", "run")
     assert "─" in run(tmp_path, "check", "recipe.yaml")
-    scores = run(tmp_path, "evaluate", "--hypothesis", "-", "--reference", "valid.en",
+    scores = run(tmp_path, "evaluate", "-", "--reference", "valid.en",
                  given=(tmp_path / "valid.en").read_text())
     assert "BLEU  100.00" in scores

@@ -31,6 +31,7 @@ from seq2seq.cli import (
     attention,
     average,
     check,
+    compare,
     evaluate,
     export,
     generate,
@@ -43,8 +44,9 @@ from seq2seq.cli import (
     shortlist,
     train,
     translate,
+    tune,
 )
-from seq2seq.cli.options import Command, CommandGroup
+from seq2seq.cli.command_class import Command, CommandGroup
 from seq2seq.devices import is_out_of_memory
 from seq2seq.errors import UserError
 from seq2seq.signals import Stopped
@@ -54,8 +56,8 @@ from seq2seq.translation.text_io import OutputClosed
 # name that is too long.
 FILE_SYSTEM_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
 # The subcommands, in the order of the help.
-COMMANDS = (init, check, train, adapt, translate, serve, generate, score, rescore, evaluate, report, align, attention,
-            average, shortlist, import_, export)
+COMMANDS = (init, check, train, adapt, translate, serve, generate, score, rescore, evaluate, compare, tune, report,
+            align, attention, average, shortlist, import_, export)
 
 # Packages that translation in int8 or fp32 on a CPU does not need (runtime.txt lacks them), and some other commands do.
 PACKAGES_OF_SOME_COMMANDS = ("torch", "datasets", "pyarrow", "tensorboard")
@@ -82,6 +84,11 @@ def unwrapped(docstring: str) -> str:
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in docstring.split("\n\n"))
 
 
+def examples(lines: Sequence[str]) -> str:
+    """Format example commands for the end of a command's help. Empty lines keep typer from joining the commands."""
+    return "\n\n".join(["[bold]Examples[/bold]", *(line.replace("[", r"\[") for line in lines)])
+
+
 def application(words: Sequence[str]) -> typer.Typer:
     """Return the application for a command line: with the command that it names, because converting all of them takes
     time, or with all commands, for the help and for messages."""
@@ -99,7 +106,7 @@ def application(words: Sequence[str]) -> typer.Typer:
     for name in words[:1] if words and words[0] in names else names:
         command = commands[names[name]]
         run = getattr(command, names[name])
-        app.command(name, cls=Command, help=unwrapped(run.__doc__), epilog=command.EXAMPLES)(run)
+        app.command(name, cls=Command, help=unwrapped(run.__doc__), epilog=examples(command.EXAMPLES))(run)
     return app
 
 

@@ -8,28 +8,28 @@ from typing import Annotated
 
 import typer
 
+import seq2seq.cli.options as options
 from seq2seq import console
-from seq2seq.cli.options import PAIR_OR_TABLE, Overrides, examples
 
-EXAMPLES = examples("seq2seq adapt runs/de_en memory.tmx --output runs/de_en_medicine",
-                    "seq2seq adapt runs/en_de ui/*.po manuals.en manuals.de --output runs/en_de_ui --general news.tsv",
-                    "Run the same command again to resume an adaptation that was stopped.")
+EXAMPLES = ("seq2seq adapt runs/de_en memory.tmx --output runs/de_en_medicine",
+            "seq2seq adapt runs/en_de ui/*.po manuals.en manuals.de --output runs/en_de_ui --general news.tsv",
+            "Run the same command again to resume an adaptation that was stopped.")
 
 
 def adapt(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model to adapt: a bundle or a run.")],
     text: Annotated[list[Path], typer.Argument(
-        metavar=PAIR_OR_TABLE, help="Text of the domain: two text files that match line by line, or a "
+        metavar=options.PAIR_OR_TABLE, help="Text of the domain: two text files that match line by line, or a "
         "file with both sides: .tmx, .po, .xlf, .xliff, .tsv, .csv, .jsonl or .parquet. Can be several.")],
     output: Annotated[Path, typer.Option(
         "--output", "-o", metavar="DIR", help="New directory for the adapted model, the text and the training run.")],
     general: Annotated[list[Path] | None, typer.Option(
-        metavar=PAIR_OR_TABLE, help="General text, which the model must still translate as well as before. "
+        metavar=options.PAIR_OR_TABLE, help="General text, which the model must still translate as well as before. "
         "Can be repeated.", show_default="the text that the model was trained with")] = None,
     allow_loss: Annotated[float, typer.Option(
         metavar="X", min=0, help="Maximum loss on general text, in points of BLEU.")] = 0.5,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the training and of the text split.")] = 1,
-    settings: Overrides = None,
+    settings: options.Overrides = None,
 ) -> None:
     """Adapt a model to the text of a domain, such as a translation memory, with little loss on other text.
 

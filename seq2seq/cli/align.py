@@ -4,38 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import seq2seq.cli.options as options
 from seq2seq import console
-from seq2seq.cli.common import bar, json_line, load_translator, number_or, too_long
-from seq2seq.cli.options import (
-    FORMAT,
-    Device,
-    Model,
-    Precision,
-    PrecisionOption,
-    TargetLanguage,
-    TextOrLines,
-    Threads,
-    examples,
-)
-from seq2seq.data.parallel_text import blocks, require_as_many_lines, zip_parallel
-from seq2seq.translation.text_io import reading, writing
+from seq2seq.cli.common import Block, Progress, Results, for_each_block, load_translator, number_or, reading_parallel
+from seq2seq.translation.text_io import writing
 
 if TYPE_CHECKING:
     from seq2seq.alignment.align import Alignment
 
-# Number of sentence pairs in a block. The pairs of a block are sorted by length and divided into batches. A larger
-# block needs more memory and delays the output.
-PAIRS_PER_BLOCK = 4096
 ATTENTION = "Attention"
 
-EXAMPLES = examples("seq2seq align model test.de test.en > test.align",
-                    "seq2seq align model test.de test.en --layer 5 --head mean --rule mutual",
-                    "seq2seq align model test.en test.zh --format jsonl")
+EXAMPLES = ("seq2seq align model test.de test.en > test.align",
+            "seq2seq align model test.de test.en --layer 5 --head mean --rule mutual",
+            "seq2seq align model test.en test.zh --format jsonl")
 
 
 class AlignmentStep(StrEnum):
@@ -53,10 +38,9 @@ class AlignmentRule(StrEnum):
 
 
 def align(
-    model: Model,
-    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="Text, one sentence per line.", show_default=False)],
-    target: Annotated[Path, typer.Argument(metavar="TARGET", help="Translation of SOURCE, line by line.",
-                                           show_default=False)],
+    model: options.Model,
+    source: options.SourceFile,
+    target: options.TargetFile,
     layer: Annotated[int | None, typer.Option(
         metavar="N", min=1, help="Index of the decoder layer, counted from 1.", rich_help_panel=ATTENTION,
         show_default="the layer measured to align words best, else the last")] = None,
@@ -72,13 +56,13 @@ def align(
         "if no other target word has a higher weight for the source word. This gives fewer links with higher "
         "precision.",
         rich_help_panel=ATTENTION, show_default="the rule measured to align words best, else target")] = None,
-    format: Annotated[TextOrLines, typer.Option(
+    format: Annotated[options.TextOrLines, typer.Option(
         help="text: links in Pharaoh format. jsonl: a JSON object with words, links and weights for each pair.",
-        rich_help_panel=FORMAT)] = TextOrLines.text,
-    target_language: TargetLanguage = None,
-    device: Device = "auto",
-    precision: PrecisionOption = Precision.fp32,
-    threads: Threads = None,
+        rich_help_panel=options.FORMAT)] = options.TextOrLines.text,
+    target_language: options.TargetLanguage = None,
+    device: options.Device = "auto",
+    precision: options.PrecisionOption = options.Precision.fp32,
+    threads: options.Threads = None,
 ) -> None:
     """Align the words of given translations by cross-attention.
 
@@ -88,31 +72,25 @@ def align(
     link if it attends most to the end-of-sentence token or to an added language token. If the model's attention has no
     softmax, a target word can also attend to nothing; then it has no link either.
     """
-    options = {"layer": layer, "head": number_or(["mean"], head, "--head"), "step": step and step.value,
-               "rule": rule and rule.value}
-    with reading(source) as sources, reading(target) as targets, writing(None) as output:
-        names = sources.name, targets.name
-        require_as_many_lines(names, sources.total, targets.total)
+    chosen = {"layer": layer, "head": number_or(["mean"], head, "--head"), "step": step and step.value,
+              "rule": rule and rule.value}
+    with reading_parallel(source, target) as inputs, writing(None) as output:
         from seq2seq.alignment.align import align as align_pairs
         from seq2seq.data.alignment_links import format_links, measured_aligner
 
         translator = load_translator(model, device, precision, threads, target_language)
-        overrides = {key: value for key, value in options.items() if value is not None}
+        overrides = {key: value for key, value in chosen.items() if value is not None}
         aligner = replace(measured_aligner(model), **overrides)
         console.print_message(f"aligning by {'the last layer' if aligner.layer is None else f'layer {aligner.layer}'}, "
                               f"{'the mean of its heads' if aligner.head == 'mean' else f'head {aligner.head}'}")
-        with bar("aligning", sources, output) as advance:
-            for block in blocks(zip_parallel(names, sources, targets), PAIRS_PER_BLOCK):
-                pairs = [(source_line.text, target_line.text) for source_line, target_line in block]
-                try:
-                    alignments = align_pairs(translator, pairs, aligner, progress=advance)
-                except ValueError as error:
-                    raise too_long(translator, block, sources, targets) from error
-                for (source_line, _), alignment in zip(block, alignments, strict=True):
-                    if format is TextOrLines.text:
-                        output.write(format_links(alignment.links) + "\n")
-                    else:
-                        output.write(json_line(_record(source_line.number, alignment)) + "\n")
+
+        def aligned(block: Block, progress: Progress) -> Results:
+            pairs = [(source_line.text, target_line.text) for source_line, target_line in block]
+            alignments = align_pairs(translator, pairs, aligner, progress)
+            for (line, _), alignment in zip(block, alignments, strict=True):
+                yield format_links(alignment.links), _record(line.number, alignment)
+
+        for_each_block("aligning", inputs, output, format, aligned, translator)
 
 
 def _record(line: int, alignment: Alignment) -> dict[str, Any]:

@@ -8,17 +8,17 @@ from typing import Annotated
 
 import typer
 
+import seq2seq.cli.options as options
 from seq2seq import console
 from seq2seq.cli.common import load_translator, number_or
-from seq2seq.cli.options import FORMAT, Device, Model, Precision, PrecisionOption, TargetLanguage, Threads, examples
 from seq2seq.errors import UserError
 from seq2seq.translation.text_io import writing
 
-EXAMPLES = examples("seq2seq attention runs/multi30k_de_en --source 'Ein Hund läuft.' --output attention.html",
-                    "seq2seq attention model --source 'Ein Hund.' --target 'A dog.' --output dog.png --layer 3 "
-                    "--head 2",
-                    "seq2seq attention model --source 'Ein Hund.' --output all.png --kind encoder --layer all "
-                    "--head all")
+EXAMPLES = ("seq2seq attention runs/multi30k_de_en --source 'Ein Hund läuft.' --output attention.html",
+            "seq2seq attention model --source 'Ein Hund.' --target 'A dog.' --output dog.png --layer 3 "
+            "--head 2",
+            "seq2seq attention model --source 'Ein Hund.' --output all.png --kind encoder --layer all "
+            "--head all")
 
 
 class AttentionKind(StrEnum):
@@ -31,31 +31,31 @@ class AttentionKind(StrEnum):
 
 
 def attention(
-    model: Model,
+    model: options.Model,
     source: Annotated[str, typer.Option(
         metavar="TEXT", help="The source sentence, or the text for a language model. If the recipe sets data.context, "
         "previous sentences can precede it, each followed by ␞: 'It rains.␞ It is wet.'", show_default=False)],
     output: Annotated[Path, typer.Option(
-        "--output", "-o", metavar="FILE", show_default=False, rich_help_panel=FORMAT,
+        "--output", "-o", metavar="FILE", show_default=False, rich_help_panel=options.FORMAT,
         help="FILE.html: a page with a choice of layers and heads, which works offline. FILE.png: a picture, "
         "which needs matplotlib (the extra 'plot').")],
     target: Annotated[str | None, typer.Option(
         metavar="TEXT", help="The translation of the source sentence.", show_default="the model's translation")] = None,
     layer: Annotated[str | None, typer.Option(
         metavar="N|all", help="Index of the layer, counted from 1, or all. A page (.html) shows this layer first.",
-        show_default="the layer measured to align words best, else the last", rich_help_panel=FORMAT)] = None,
+        show_default="the layer measured to align words best, else the last", rich_help_panel=options.FORMAT)] = None,
     head: Annotated[str | None, typer.Option(
         metavar="N|mean|all", help="Index of the attention head, counted from 1; mean: the mean of the layer's "
         "heads; all: all heads side by side.",
-        show_default="the head measured to align words best, else mean", rich_help_panel=FORMAT)] = None,
+        show_default="the head measured to align words best, else mean", rich_help_panel=options.FORMAT)] = None,
     kind: Annotated[AttentionKind | None, typer.Option(
         help="cross: attention of the target to the source. encoder: self-attention of the source. decoder: "
         "self-attention of the target. context: attention to the context (model.context: hierarchical).",
-        show_default="cross, if the model has it", rich_help_panel=FORMAT)] = None,
-    target_language: TargetLanguage = None,
-    device: Device = "auto",
-    precision: PrecisionOption = Precision.fp32,
-    threads: Threads = None,
+        show_default="cross, if the model has it", rich_help_panel=options.FORMAT)] = None,
+    target_language: options.TargetLanguage = None,
+    device: options.Device = "auto",
+    precision: options.PrecisionOption = options.Precision.fp32,
+    threads: options.Threads = None,
 ) -> None:
     """Show the attention weights of the model for a sentence and its translation.
 

@@ -9,12 +9,11 @@ from typing import Annotated
 import typer
 
 from seq2seq import console
-from seq2seq.cli.options import examples
 from seq2seq.storage.atomic import require_new
 
-EXAMPLES = examples("seq2seq average runs/multi30k_de_en --last 3 --output model",
-                    "seq2seq average runs/a/checkpoints/step-00002000 runs/a/checkpoints/step-00003000 "
-                    "--output model")
+EXAMPLES = ("seq2seq average runs/multi30k_de_en --last 3 --output model",
+            "seq2seq average runs/a/checkpoints/step-00002000 runs/a/checkpoints/step-00003000 "
+            "--output model")
 
 
 def average(

@@ -7,37 +7,27 @@ from typing import Annotated
 
 import typer
 
+import seq2seq.cli.options as options
 from seq2seq.cli.common import default_run, load_recipe, print_json, require_run_directory
-from seq2seq.cli.options import (
-    FORMAT,
-    Overrides,
-    RecipeFile,
-    TextOrJson,
-    TrainingDevice,
-    TrainingPrecisionOption,
-    TrainingThreads,
-    examples,
-)
 from seq2seq.errors import UserError
 
-EXAMPLES = examples("seq2seq check recipe.yaml",
-                    "seq2seq check recipe.yaml --no-measure",
-                    "seq2seq check recipe.yaml --set data.cleaning.max_length_ratio=3 --format json")
+EXAMPLES = ("seq2seq check recipe.yaml",
+            "seq2seq check recipe.yaml --no-measure",
+            "seq2seq check recipe.yaml --set data.cleaning.max_length_ratio=3 --format json")
 
 
 def check(
-    recipe: RecipeFile,
-    settings: Overrides = None,
+    recipe: options.RecipeFile,
+    settings: options.Overrides = None,
     run_dir: Annotated[Path | None, typer.Option(
         metavar="DIR", help="Directory of the run. If it already has a tokenizer, that tokenizer is used.",
         show_default="runs/NAME")] = None,
     measure: Annotated[bool, typer.Option(
         "--measure/--no-measure", help="Train a few steps in a temporary run to measure time and memory.")] = True,
-    format: Annotated[TextOrJson, typer.Option(help="Format of the report.", rich_help_panel=FORMAT)] =
-        TextOrJson.text,
-    device: TrainingDevice = None,
-    precision: TrainingPrecisionOption = None,
-    threads: TrainingThreads = None,
+    format: options.ReportFormat = options.TextOrJson.text,
+    device: options.TrainingDevice = None,
+    precision: options.TrainingPrecisionOption = None,
+    threads: options.TrainingThreads = None,
 ) -> None:
     """Report problems in a recipe and its data, and estimate the time and memory of training.
 
@@ -47,7 +37,7 @@ def check(
     from seq2seq.check import check_recipe, show_report
 
     report = check_recipe(loaded, require_run_directory(run_dir or default_run(loaded)), measure)
-    if format is TextOrJson.json:
+    if format is options.TextOrJson.json:
         print_json(report.to_dict())
     else:
         show_report(report)

@@ -7,24 +7,31 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from seq2seq import console
-from seq2seq.cli.options import Precision
+from seq2seq.cli.options import Precision, TextOrLines
+from seq2seq.data.parallel_text import blocks, require_as_many_lines, zip_parallel
 from seq2seq.errors import CorpusError, UserError
 from seq2seq.languages import suggestion_for
-from seq2seq.translation.text_io import Input, Line, Output
+from seq2seq.translation.text_io import Input, Line, Output, file_or_standard, reading
 
 if TYPE_CHECKING:
     from seq2seq.evaluation.scores import Score
-    from seq2seq.recipe import DecodingSection, Recipe
+    from seq2seq.recipe import Recipe
     from seq2seq.translation.translator import Translator
-    from seq2seq.translation.worker_processes import TranslatorPool
+
+BLOCK_LINES = 4096
+"""Number of lines in a block, which are sorted by length and divided into batches. A larger block needs more memory and
+delays the output."""
+
+Block = list[tuple[Line, ...]]
+Progress = Callable[[int], None]
+Results = Iterator[tuple[str, dict[str, Any]]]
 
 
 def load_recipe(path: Path, settings: Sequence[str] | None, **training: Any) -> Recipe:
@@ -38,59 +45,6 @@ def load_recipe(path: Path, settings: Sequence[str] | None, **training: Any) -> 
     from_flags = [f"training.{key}={json.dumps(value)}" for key, value in training.items() if value is not None]
     # In a distributed training, only the main rank reads the training text, so it need not exist on other machines.
     return recipe.load_recipe(path, [*(settings or ()), *from_flags], check_files=os.environ.get("RANK", "0") == "0")
-
-
-def _flag(key: str) -> str:
-    return f"--{key.replace('_', '-')}"
-
-
-@dataclass(frozen=True)
-class DecodingOverrides:
-    """Overrides of the `decoding` section of a model's recipe.
-
-    values: new value of each overridden key. names: option that sets each key (its flag, or `--set`), for messages.
-    """
-
-    values: dict[str, Any]
-    names: dict[str, str]
-
-    @staticmethod
-    def read(settings: Sequence[str] | None, **flags: Any) -> DecodingOverrides:
-        """Return the overrides of a command line.
-
-        Args:
-            settings: KEY=VALUE of each `--set` option.
-            flags: value of each flag, by key of the section; None: the flag was not given. A flag overrides a `--set`
-                option of the same key.
-        """
-        given = {key: value for key, value in flags.items() if value is not None}
-        names = {key: _flag(key) for key in given}
-        if not settings:
-            return DecodingOverrides(given, names)
-        from seq2seq import recipe
-
-        named = {setting.partition("=")[0].strip().removeprefix("decoding."): f"--set {setting}"
-                 for setting in settings}
-        return DecodingOverrides(given | recipe.read_decoding_overrides(settings) | given, named | names)
-
-    def name(self, key: str) -> str:
-        """Return the option by which the user set a key, for messages: `--beam-size` or `--set decoding.mbr=32`."""
-        return self.names.get(key, f"decoding.{key}")
-
-    def with_defaults(self, **values: Any) -> DecodingOverrides:
-        """Return a copy that also overrides the keys of `values`, except those that are overridden already."""
-        return DecodingOverrides({**values, **self.values}, self.names)
-
-    def section(self, translator: Translator | TranslatorPool) -> DecodingSection:
-        """Return the `decoding` section of a model's recipe with the overrides applied."""
-        from seq2seq import recipe
-
-        return recipe.decoding_with(translator.decoding, self.values, self.name)
-
-    def refuse_without_effect(self, key: str, reason: str) -> None:
-        """Raise UserError if `key` is overridden. reason: why the key has no effect, for the message."""
-        if key in self.values:
-            raise UserError(f"{self.name(key)} has no effect: {reason}")
 
 
 def default_run(recipe: Recipe) -> Path:
@@ -114,6 +68,22 @@ def require_code(option: str, language: str | None) -> None:
     """
     if language is not None and (suggestion := suggestion_for(language)):
         raise UserError(f"{option} {language}: not a language code.{suggestion}")
+
+
+def refuse_without_effect(reason: str, **options: object) -> None:
+    """Raise UserError if options are given that have no effect. options: value of each option; None: not given."""
+    if given := [f"--{name}" for name, value in options.items() if value is not None]:
+        raise UserError(f"{', '.join(given)}: no effect, because {reason}")
+
+
+def refuse_useless_files(source: Path | None, references: Sequence[Path], language: str | None, recipe: Path | None,
+                         ) -> None:
+    """Refuse a recipe with test sets beside files of a test set, and options for such files if there are none."""
+    if references:
+        refuse_without_effect("--source and --reference are the test set.", recipe=recipe)
+    else:
+        refuse_without_effect("the recipe names its test sets. Other text needs --source and --reference.",
+                              source=source, language=language)
 
 
 def load_translator(model: Path, device: str, precision: Precision, threads: int | None,
@@ -164,7 +134,39 @@ def number_or(words: Sequence[str], value: str | None, option: str) -> Any:
     raise UserError(f"{option} {value}: expected a number of at least 1{''.join(f', or {word}' for word in words)}.")
 
 
-def too_long(translator: Translator, block: Sequence[tuple[Line, ...]], *inputs: Input) -> CorpusError:
+@contextmanager
+def reading_parallel(*paths: Path | None) -> Iterator[list[Input]]:
+    """Open texts that match line by line. None and `-` are standard input."""
+    with ExitStack() as stack:
+        inputs = [stack.enter_context(reading(file_or_standard(path))) for path in paths]
+        require_as_many_lines([text.name for text in inputs], *(text.total for text in inputs))
+        yield inputs
+
+
+def for_each_block(description: str, inputs: Sequence[Input], output: Output | None, format: TextOrLines,
+                   work: Callable[[Block, Progress], Results], translator: Translator, size: int = BLOCK_LINES) -> None:
+    """Read parallel texts in blocks, and write what `work` makes of each block, in order.
+
+    Args:
+        description: what the command does, for the progress bar.
+        output: output for a line of text or of JSONL per result; None: the command writes no lines.
+        work: function that gets a block and a function for the number of finished lines; it returns the results of the
+            block, each as text and as a JSON object. It may raise ValueError if a line is too long for the model.
+        translator: model that limits the length of the lines.
+        size: number of lines in a block.
+    """
+    with bar(description, inputs[0], output) as advance:
+        for block in blocks(zip_parallel([text.name for text in inputs], *inputs), size):
+            try:
+                results = list(work(block, advance))
+            except ValueError as error:
+                raise _too_long(translator, block, inputs) from error
+            if output is not None:
+                lines = (text if format is TextOrLines.text else json_line(record) for text, record in results)
+                output.write("".join(f"{line}\n" for line in lines))
+
+
+def _too_long(translator: Translator, block: Block, inputs: Sequence[Input]) -> CorpusError:
     """Return an error about the first line in `block` that exceeds the model's maximum length.
 
     inputs: the source file and the target file; for a language model, only the text file.

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
+import seq2seq.cli.options as options
 from seq2seq import console
-from seq2seq.cli.options import Model, examples
 from seq2seq.errors import UserError
 from seq2seq.storage.atomic import require_new
 
@@ -37,15 +37,15 @@ class Quantization(StrEnum):
     bfloat16 = "bfloat16"
 
 
-EXAMPLES = examples("seq2seq export runs/multi30k_de_en --to seq2seq --output de_en",
-                    "seq2seq export runs/multi30k_de_en --to huggingface --output marian",
-                    "seq2seq export runs/multi30k_de_en --to ctranslate2 --quantization int8 --output fast",
-                    "seq2seq export opus-de-en --to ctranslate2 --source dev.de --output fast",
-                    "seq2seq export runs/multi30k_de_en --to argos --splitter de.onnx --output de_en.argosmodel")
+EXAMPLES = ("seq2seq export runs/multi30k_de_en --to seq2seq --output de_en",
+            "seq2seq export runs/multi30k_de_en --to huggingface --output marian",
+            "seq2seq export runs/multi30k_de_en --to ctranslate2 --quantization int8 --output fast",
+            "seq2seq export opus-de-en --to ctranslate2 --source dev.de --output fast",
+            "seq2seq export runs/multi30k_de_en --to argos --splitter de.onnx --output de_en.argosmodel")
 
 
 def export(
-    model: Model,
+    model: options.Model,
     format: Annotated[Format, typer.Option(
         "--to", metavar="FORMAT", show_default=False,
         help="huggingface: a Marian model of transformers. ctranslate2: a directory for CTranslate2. argos: an "

@@ -9,28 +9,17 @@ from typing import Annotated
 
 import typer
 
+import seq2seq.cli.options as options
 from seq2seq import console
-from seq2seq.cli.common import DecodingOverrides, bar, json_line, load_translator
-from seq2seq.cli.options import (
-    FORMAT,
-    SAMPLING,
-    DecodingSettings,
-    Device,
-    Precision,
-    PrecisionOption,
-    Temperature,
-    TextOrLines,
-    Threads,
-    TopP,
-    examples,
-)
+from seq2seq.cli.common import bar, json_line, load_translator
+from seq2seq.cli.decoding_options import NO_OVERRIDES, Decoding, option_of
 from seq2seq.errors import UserError
 from seq2seq.translation.text_io import GivenLines, Input, LineWarnings, file_or_standard, map_lines, reading, writing
 
-EXAMPLES = examples("seq2seq generate language_model --samples 5",
-                    'seq2seq generate language_model --prompt "A man" --samples 3 --top-p 0.9 --seed 7',
-                    "seq2seq generate language_model beginnings.en --greedy --format jsonl",
-                    "seq2seq generate language_model - < beginnings.en")
+EXAMPLES = ("seq2seq generate language_model --samples 5",
+            'seq2seq generate language_model --prompt "A man" --samples 3 --top-p 0.9 --seed 7',
+            "seq2seq generate language_model beginnings.en --greedy --format jsonl",
+            "seq2seq generate language_model - < beginnings.en")
 
 # Values of `decoding` keys for --greedy. With top_k 1, sampling can draw only the most probable piece.
 GREEDY = {"temperature": 1.0, "top_k": 1, "top_p": 1.0, "min_p": 0.0}
@@ -45,32 +34,27 @@ def generate(
     prompt: Annotated[list[str] | None, typer.Option(
         metavar="TEXT", help="Beginning of the text. Can be repeated.", show_default=False)] = None,
     samples: Annotated[int, typer.Option(metavar="N", min=1, help="Number of texts for each prompt.")] = 1,
-    temperature: Temperature = None,
-    top_p: TopP = None,
     greedy: Annotated[bool, typer.Option(
-        "--greedy", help="Always take the most probable piece instead of sampling.", rich_help_panel=SAMPLING)] = False,
-    seed: Annotated[int | None, typer.Option(
-        metavar="N", min=0, help="Seed of the samples. A sample depends on the seed, on the number of the prompt and "
-        "on the number of the sample.", show_default="the recipe's", rich_help_panel=SAMPLING)] = None,
-    settings: DecodingSettings = None,
+        "--greedy", help="Always take the most probable piece instead of sampling.",
+        rich_help_panel=options.SAMPLING)] = False,
     output: Annotated[Path | None, typer.Option(
-        "--output", "-o", metavar="FILE", help="Output file.", rich_help_panel=FORMAT,
+        "--output", "-o", metavar="FILE", help="Output file.", rich_help_panel=options.FORMAT,
         show_default="standard output")] = None,
-    format: Annotated[TextOrLines, typer.Option(
+    format: Annotated[options.TextOrLines, typer.Option(
         help="text: a line for each generated text. jsonl: a JSON object for each generated text.",
-        rich_help_panel=FORMAT)] = TextOrLines.text,
-    device: Device = "auto",
-    precision: PrecisionOption = Precision.reference,
-    threads: Threads = None,
+        rich_help_panel=options.FORMAT)] = options.TextOrLines.text,
+    decoding: Decoding = NO_OVERRIDES,
+    device: options.Device = "auto",
+    precision: options.PrecisionOption = options.Precision.reference,
+    threads: options.Threads = None,
 ) -> None:
     """Generate text with a language model: continue prompts, or start new texts.
 
-    Unless decoding.max_length is set, a text has at most 100 pieces (subwords of the model's vocabulary), including its
+    Unless the maximum length is set, a text has at most 100 pieces (subwords of the model's vocabulary), including its
     prompt. In JSONL, log_probability is the log-probability of the whole text, including its prompt and its end. It is
     computed from the model's distribution before temperature, top-p and similar options change this distribution.
     """
-    overrides = DecodingOverrides.read(settings, temperature=temperature, top_p=top_p, seed=seed)
-    useless = [overrides.name(key) for key in overrides.values if key in (*GREEDY, "seed", "sampling")]
+    useless = [option_of(key) for key in decoding.given if key in (*GREEDY, "seed", "sampling")]
     if greedy and (useless := [*useless, *["--samples"] * (samples > 1)]):
         raise UserError(f"--greedy takes the most probable piece each time; {', '.join(useless)} would change "
                         "nothing. Remove --greedy or the other options.")
@@ -78,10 +62,9 @@ def generate(
         raise UserError("both --prompt and a file of prompts were given. Remove one of them.")
     with _prompts(prompt, input) as lines, writing(file_or_standard(output)) as written:
         translator = load_translator(model, device, precision, threads)
-        from seq2seq.recipe.decoding_section import SINGLE_SAMPLE
         from seq2seq.translation import generation
 
-        overrides = overrides.with_defaults(**SINGLE_SAMPLE, **(GREEDY if greedy else {}))
+        overrides = decoding.with_values(GREEDY if greedy else {})
         requested = samples * overrides.section(translator).n_best              # raises UserError for a wrong option
         few = LineWarnings(lines.name, "prompts have fewer different texts than requested")
         console.print_message(f"generating in {translator.precision} on {translator.device}")
@@ -95,7 +78,7 @@ def generate(
                 if len(texts) < requested:
                     few.warn(line.place, f"{len(texts):,} of {requested:,} different texts were found")
                 for number, text in enumerate(texts, start=1):
-                    if format is TextOrLines.text:
+                    if format is options.TextOrLines.text:
                         written.write(f"{text.text}\n")
                     else:
                         written.write(json_line({

@@ -11,7 +11,6 @@ import typer
 
 from seq2seq import console
 from seq2seq.cli.common import require_code
-from seq2seq.cli.options import examples
 from seq2seq.storage.atomic import require_new
 
 
@@ -21,8 +20,8 @@ class Format(StrEnum):
     huggingface = "huggingface"
 
 
-EXAMPLES = examples("seq2seq import --from huggingface Helsinki-NLP/opus-mt-de-en --output opus-de-en",
-                    "seq2seq import --from huggingface opus-mt-en-roa --target-language fra --output opus-en-fr")
+EXAMPLES = ("seq2seq import --from huggingface Helsinki-NLP/opus-mt-de-en --output opus-de-en",
+            "seq2seq import --from huggingface opus-mt-en-roa --target-language fra --output opus-en-fr")
 
 
 def import_(

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+import seq2seq.cli.options as options
 from seq2seq import console
 from seq2seq.cli.common import require_code
-from seq2seq.cli.options import PAIR_OR_TABLE, examples
 from seq2seq.errors import CorpusError, OptionError
 from seq2seq.languages import country_language, language_name
 
 if TYPE_CHECKING:
     from seq2seq.check.new_recipe import NewRecipe
 
-EXAMPLES = examples("seq2seq init train.de train.en --source de --target en --output mine",
-                    "seq2seq init memory.tmx manuals.de manuals.en ui/*.po --source de --target en --output mine",
-                    "seq2seq init train.de train.en --valid dev.de dev.en --test news.tmx --output mine",
-                    "seq2seq init pairs.jsonl --source-column german --target-column english --output mine",
-                    "seq2seq init",
-                    "On a terminal, the command asks for everything that is missing.")
+EXAMPLES = ("seq2seq init train.de train.en --source de --target en --output mine",
+            "seq2seq init memory.tmx manuals.de manuals.en ui/*.po --source de --target en --output mine",
+            "seq2seq init train.de train.en --valid dev.de dev.en --test news.tmx --output mine",
+            "seq2seq init pairs.jsonl --source-column german --target-column english --output mine",
+            "seq2seq init",
+            "On a terminal, the command asks for everything that is missing.")
 COLUMNS = "Tables"
 MAX_WARNINGS = 5
 """Maximum number of warnings that are printed."""
@@ -32,7 +32,7 @@ MAX_WARNINGS = 5
 
 def init(
     files: Annotated[list[Path] | None, typer.Argument(
-        metavar=PAIR_OR_TABLE, show_default=False,
+        metavar=options.PAIR_OR_TABLE, show_default=False,
         help="Text for training: two text files that match line by line, or a file with both sides: .tsv, .csv, "
         ".jsonl, .parquet, .tmx, .xlf, .xliff or .po. Several of them become one training text.")] = None,
     source: Annotated[str | None, typer.Option(
@@ -43,10 +43,10 @@ def init(
         metavar="DIR", help="New directory for the recipe and its text. Its name becomes the name of the recipe.",
         show_default=False)] = None,
     valid: Annotated[list[Path] | None, typer.Option(
-        metavar=PAIR_OR_TABLE, help="Your own validation set. Can be repeated.",
+        metavar=options.PAIR_OR_TABLE, help="Your own validation set. Can be repeated.",
         show_default="split off")] = None,
     test: Annotated[list[Path] | None, typer.Option(
-        metavar=PAIR_OR_TABLE, help="Your own test set. Can be repeated.", show_default="split off")] = None,
+        metavar=options.PAIR_OR_TABLE, help="Your own test set. Can be repeated.", show_default="split off")] = None,
     minutes: Annotated[float | None, typer.Option(
         metavar="N", min=1, help="Fit size and steps to this time on this machine, validation and test included. Some "
         "steps are measured.", show_default="as many steps as suit the text")] = None,

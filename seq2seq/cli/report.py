@@ -8,14 +8,14 @@ from typing import Annotated
 
 import typer
 
+import seq2seq.cli.options as options
 from seq2seq import console
-from seq2seq.cli.options import Device, Precision, PrecisionOption, Threads, examples
 from seq2seq.errors import OptionError
 
-EXAMPLES = examples("seq2seq report runs/baseline runs/larger",
-                    "seq2seq report runs/mine --robustness --output mine.html",
-                    "seq2seq report ours.en theirs.en other.en --source test.de --reference test.en",
-                    "seq2seq report runs/mine theirs.en --scores comet=ours.comet --scores comet=theirs.comet")
+EXAMPLES = ("seq2seq report runs/baseline runs/larger",
+            "seq2seq report runs/mine --robustness --output mine.html",
+            "seq2seq report ours.en theirs.en other.en --source test.de --reference test.en",
+            "seq2seq report runs/mine theirs.en --scores comet=ours.comet --scores comet=theirs.comet")
 
 
 def report(
@@ -37,9 +37,9 @@ def report(
     robustness: Annotated[bool, typer.Option(
         "--robustness", help="Also translate changed sources of the test sets: in capitals, in title case, "
         "without final stops, and with typos.")] = False,
-    device: Device = "auto",
-    precision: PrecisionOption = Precision.reference,
-    threads: Threads = None,
+    device: options.Device = "auto",
+    precision: options.PrecisionOption = options.Precision.reference,
+    threads: options.Threads = None,
 ) -> None:
     """Write a web page that compares how systems translate test sets.
 

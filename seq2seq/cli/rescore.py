@@ -7,29 +7,18 @@ from typing import Annotated
 
 import typer
 
-from seq2seq.cli.common import bar, json_line, load_translator
-from seq2seq.cli.options import (
-    FORMAT,
-    Device,
-    Precision,
-    PrecisionOption,
-    TargetLanguage,
-    TextOrLines,
-    Threads,
-    examples,
-)
-from seq2seq.data.parallel_text import blocks
+import seq2seq.cli.options as options
+from seq2seq.cli.common import Block, Progress, Results, for_each_block, load_translator, reading_parallel
 from seq2seq.errors import UserError
-from seq2seq.translation.text_io import file_or_standard, reading, writing
+from seq2seq.translation.text_io import file_or_standard, writing
 
-# Number of input lines in a block. The translations of a block are sorted by length and divided into batches. A larger
-# block needs more memory and delays the output.
-LINES_PER_BLOCK = 1024
+BLOCK_LINES = 1024
+"""Number of lines in a block. Each has several translations."""
 
-EXAMPLES = examples(
-    "seq2seq translate de_en test.de --beam-size 10 --n-best 10 --format jsonl > n_best.jsonl",
-    "seq2seq rescore n_best.jsonl --model language_model --weight 0.1 > test.en",
-    "seq2seq rescore n_best.jsonl --model other_de_en --weight 1 --model language_model --weight 0.2 --format jsonl")
+EXAMPLES = ("seq2seq translate de_en test.de --beam-size 10 --n-best 10 --format jsonl > n_best.jsonl",
+            "seq2seq rescore n_best.jsonl --model language_model --weight 0.1 > test.en",
+            "seq2seq rescore n_best.jsonl --model other_de_en --weight 1 --model language_model --weight 0.2 "
+            "--format jsonl")
 
 
 def rescore(
@@ -46,15 +35,15 @@ def rescore(
         metavar="X", min=0, help="Exponent of the length penalty, by which the weighted sum is divided. Use the same "
         "value as the search (decoding.length_penalty).")] = 1.0,
     output: Annotated[Path | None, typer.Option(
-        "--output", "-o", metavar="FILE", help="File to write to.", rich_help_panel=FORMAT,
+        "--output", "-o", metavar="FILE", help="File to write to.", rich_help_panel=options.FORMAT,
         show_default="standard output")] = None,
-    format: Annotated[TextOrLines, typer.Option(
+    format: Annotated[options.TextOrLines, typer.Option(
         help="text: the best translation of each line. jsonl: all translations of each line, best first.",
-        rich_help_panel=FORMAT)] = TextOrLines.text,
-    target_language: TargetLanguage = None,
-    device: Device = "auto",
-    precision: PrecisionOption = Precision.fp32,
-    threads: Threads = None,
+        rich_help_panel=options.FORMAT)] = options.TextOrLines.text,
+    target_language: options.TargetLanguage = None,
+    device: options.Device = "auto",
+    precision: options.PrecisionOption = options.Precision.fp32,
+    threads: options.Threads = None,
 ) -> None:
     """Rerank the n-best translations of each line with the log-probabilities of additional models.
 
@@ -66,20 +55,21 @@ def rescore(
     if not models or len(models) != len(weights):
         raise UserError(f"{len(models)} --model and {len(weights)} --weight were given. Name at least one model, and "
                         "give one --weight for each --model.")
-    with reading(file_or_standard(input)) as lines, writing(file_or_standard(output)) as out:
+    with reading_parallel(input) as inputs, writing(file_or_standard(output)) as out:
         weighted_models = [(load_translator(path, device, precision, threads, target_language), model_weight)
                            for path, model_weight in zip(models, weights, strict=True)]
         from seq2seq.evaluation.rescoring import read_n_best, rescored_record
         from seq2seq.evaluation.rescoring import rescore as rescore_n_best
         from seq2seq.tokenizers.context import PreviousSentences
+
         previous = PreviousSentences(max(translator.context for translator, _ in weighted_models))
-        with bar("rescoring", lines, out) as advance:
-            for block in blocks(read_n_best(lines), LINES_PER_BLOCK):
-                sources = [previous.source(record["source"]) for record, _ in block]
-                reranked = rescore_n_best(sources, [n_best for _, n_best in block], weighted_models, length_penalty)
-                for (record, _), rescored in zip(block, reranked, strict=True):
-                    if format is TextOrLines.text:
-                        out.write(f"{rescored[0].translation.text}\n")
-                    else:
-                        out.write(json_line(rescored_record(record, rescored, models)) + "\n")
-                advance(len(block))
+
+        def reranked(block: Block, progress: Progress) -> Results:
+            read = [read_n_best(line.text, f"{inputs[0].name}:{line.number}") for line, in block]
+            sources = [previous.source(record["source"]) for record, _ in read]
+            found = rescore_n_best(sources, [n_best for _, n_best in read], weighted_models, length_penalty)
+            for (record, _), rescored in zip(read, found, strict=True):
+                yield rescored[0].translation.text, rescored_record(record, rescored, models)
+            progress(len(block))
+
+        for_each_block("rescoring", inputs, out, format, reranked, weighted_models[0][0], BLOCK_LINES)

@@ -2,55 +2,38 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from seq2seq.cli.common import bar, json_line, load_translator, too_long
-from seq2seq.cli.options import (
-    FORMAT,
-    Device,
-    LineTag,
-    Model,
-    Precision,
-    PrecisionOption,
-    TargetLanguage,
-    TextOrLines,
-    Threads,
-    examples,
-)
-from seq2seq.data.parallel_text import blocks, require_as_many_lines, zip_parallel
+import seq2seq.cli.options as options
+from seq2seq.cli.common import Block, Progress, Results, for_each_block, load_translator, reading_parallel
 from seq2seq.errors import UserError
-from seq2seq.translation.text_io import LineWarnings, UnseenCharacters, reading, writing
+from seq2seq.translation.text_io import LineWarnings, UnseenCharacters, writing
 
 if TYPE_CHECKING:
     from seq2seq.translation.translator import Translator
 
-# Number of sentence pairs in a block. The pairs of a block are sorted by length and divided into batches. A larger
-# block needs more memory and delays the output.
-PAIRS_PER_BLOCK = 8192
-
-EXAMPLES = examples("seq2seq score model test.de test.en > scores",
-                    "seq2seq score model test.de test.en --format jsonl",
-                    "seq2seq score language_model test.en")
+EXAMPLES = ("seq2seq score model test.de test.en > scores",
+            "seq2seq score model test.de test.en --format jsonl",
+            "seq2seq score language_model test.en")
 
 
 def score(
-    model: Model,
-    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="Text, one sentence per line.", show_default=False)],
+    model: options.Model,
+    source: options.SourceFile,
     target: Annotated[Path | None, typer.Argument(
         metavar="TARGET", help="The translation of SOURCE, line by line. Leave it out for a language model.",
         show_default=False)] = None,
-    format: Annotated[TextOrLines, typer.Option(
-        help="text: a number for each pair. jsonl: a JSON object for each pair.", rich_help_panel=FORMAT)] =
-        TextOrLines.text,
-    target_language: TargetLanguage = None,
-    tag: LineTag = None,
-    device: Device = "auto",
-    precision: PrecisionOption = Precision.fp32,
-    threads: Threads = None,
+    format: Annotated[options.TextOrLines, typer.Option(
+        help="text: a number for each pair. jsonl: a JSON object for each pair.", rich_help_panel=options.FORMAT)] =
+        options.TextOrLines.text,
+    target_language: options.TargetLanguage = None,
+    tag: options.LineTag = None,
+    device: options.Device = "auto",
+    precision: options.PrecisionOption = options.Precision.fp32,
+    threads: options.Threads = None,
 ) -> None:
     """Print the log-probability of each given translation, or of each line of text for a language model.
 
@@ -58,42 +41,33 @@ def score(
     and the end of the sentence. For example, 0 is a probability of 1, -2 is a probability of 14 %, and -20 is a
     probability of 1 in 500 million.
     """
-    with ExitStack() as stack:
-        names = ("source", "target") if target else ("text",)
-        inputs = [stack.enter_context(reading(path)) for path in (source, target) if path]
-        output = stack.enter_context(writing(None))
-        input_names = [text.name for text in inputs]
-        require_as_many_lines(input_names, *(text.total for text in inputs))
+    names = ("source", "target") if target else ("text",)
+    with reading_parallel(*(path for path in (source, target) if path)) as inputs, writing(None) as output:
         translator = load_translator(model, device, precision, threads, target_language, tag)
         _require_sides(translator, model, target)
-        advance = stack.enter_context(bar("scoring", inputs[0], output))
         from seq2seq.tokenizers.canonical_text import is_blank
         from seq2seq.tokenizers.context import PreviousSentences
         from seq2seq.tokenizers.source import as_source
         from seq2seq.translation.scoring import pair_scores
 
         reader, previous = translator.reader, PreviousSentences(translator.context)
-        one_sided = LineWarnings(" and ".join(input_names), "pairs have text on only one side")
+        one_sided = LineWarnings(" and ".join(text.name for text in inputs), "pairs have text on only one side")
         unseen = UnseenCharacters(inputs[0].name)
-        for block in blocks(zip_parallel(input_names, *inputs), PAIRS_PER_BLOCK):
+
+        def scored(block: Block, progress: Progress) -> Results:
             # A language model has an empty source.
             pairs = [("" if len(lines) == 1 else previous.source(reader.source(lines[0].text)), lines[-1].text)
                      for lines in block]
             for (line, *_), (source_text, target_text) in zip(block, pairs, strict=True):
                 if target and is_blank(as_source(source_text).text) != is_blank(target_text):
                     one_sided.warn(line.place, "only one side has text; the other one is scored as an empty text")
-            try:
-                scores = pair_scores(translator, pairs, progress=advance)
-            except ValueError as error:
-                raise too_long(translator, block, *inputs) from error
-            for lines, score in zip(block, scores, strict=True):
+            for lines, score in zip(block, pair_scores(translator, pairs, progress), strict=True):
                 unseen.add(lines[0].place, translator.unseen(lines[0].text))
-                if format is TextOrLines.text:
-                    output.write(f"{score.log_probability:.6f}\n")
-                else:
-                    output.write(json_line({
-                        "line": lines[0].number, **{name: line.text for name, line in zip(names, lines, strict=True)},
-                        "log_probability": score.log_probability, "tokens": score.tokens}) + "\n")
+                texts = {name: line.text for name, line in zip(names, lines, strict=True)}
+                yield f"{score.log_probability:.6f}", {
+                    "line": lines[0].number, **texts, "log_probability": score.log_probability, "tokens": score.tokens}
+
+        for_each_block("scoring", inputs, output, format, scored, translator)
         one_sided.finish()
         unseen.finish()
 

@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
+import seq2seq.cli.options as options
 from seq2seq import console
 from seq2seq.cli.common import precision_hint
-from seq2seq.cli.options import SEARCH, BeamSize, Device, Precision, PrecisionOption, TextOrJson, Threads, examples
+from seq2seq.cli.decoding_options import NO_OVERRIDES, Decoding
 from seq2seq.errors import UserError
 
 LIMITS = "Limits"
@@ -18,12 +19,12 @@ PACKAGES = {"starlette": "starlette", "uvicorn": "uvicorn", "python-multipart": 
 """Packages of the extra `serve`, each with the module that it provides."""
 LOCAL_ADDRESSES = ("127.0.0.1", "localhost", "::1")
 
-EXAMPLES = examples("seq2seq serve runs/multi30k_de_en",
-                    "seq2seq serve models/de_en models/en_fr --beam-size 1",
-                    "seq2seq serve runs/multi30k_de_en --api-keys keys.txt --require-key --port 8080",
-                    "seq2seq serve models/* --host 0.0.0.0 --requests-per-minute 120 --character-limit 5000",
-                    "seq2seq serve runs/multi30k_de_en --glossary products=terms.tsv",
-                    "curl -d q='ein Hund läuft' -d source=de -d target=en http://127.0.0.1:5000/translate")
+EXAMPLES = ("seq2seq serve runs/multi30k_de_en",
+            "seq2seq serve models/de_en models/en_fr --beam-size 1",
+            "seq2seq serve runs/multi30k_de_en --api-keys keys.txt --require-key --port 8080",
+            "seq2seq serve models/* --host 0.0.0.0 --requests-per-minute 120 --character-limit 5000",
+            "seq2seq serve runs/multi30k_de_en --glossary products=terms.tsv",
+            "curl -d q='ein Hund läuft' -d source=de -d target=en http://127.0.0.1:5000/translate")
 
 
 def serve(
@@ -71,18 +72,16 @@ def serve(
         show_default="not accepted")] = None,
     log_text: Annotated[bool, typer.Option(
         "--log-text", help="Write texts and translations to the log.")] = False,
-    log_format: Annotated[TextOrJson, typer.Option(
-        help="Format of the log on standard error. json: an object per line.")] = TextOrJson.text,
-    beam_size: BeamSize = None,
-    safety_net: Annotated[bool | None, typer.Option(
-        help="Retry faulty translations, such as loops.", show_default="the recipe's", rich_help_panel=SEARCH)] = None,
+    log_format: Annotated[options.TextOrJson, typer.Option(
+        help="Format of the log on standard error. json: an object per line.")] = options.TextOrJson.text,
+    decoding: Decoding = NO_OVERRIDES,
     batch_tokens: Annotated[int, typer.Option(
         metavar="N", min=1, help="Approximate maximum number of source tokens in a batch with a beam of 5; with other "
         "beams, it has fewer or more in proportion. With a smaller number, requests wait less for each other.",
-        rich_help_panel=SEARCH)] = 512,
-    device: Device = "auto",
-    precision: PrecisionOption = Precision.auto,
-    threads: Threads = None,
+        rich_help_panel=options.SEARCH)] = 512,
+    device: options.Device = "auto",
+    precision: options.PrecisionOption = options.Precision.auto,
+    threads: options.Threads = None,
 ) -> None:
     """Translate over HTTP, with the interfaces of LibreTranslate and DeepL.
 
@@ -106,9 +105,9 @@ def serve(
     proxies = server.proxy_networks(trusted_proxy or [])
     settings = Settings(character_limit, max_request_bytes, suggestions, log_text, GlossaryStore(glossary_directory))
     with server.listen(host, port) as listening:
-        machine = MachineOptions(device, precision.value, threads, beam_size, safety_net)
+        machine = MachineOptions(device, precision.value, threads, decoding.values, decoding.name)
         loaded = Models.load(models, machine, named_files(glossary or []))
-        as_json = log_format is TextOrJson.json
+        as_json = log_format is options.TextOrJson.json
         server.log_to_standard_error(as_json)
         say, warn = (server.logger.info, server.logger.warning) if as_json else (console.print_message, console.warn)
         *lines, last = loaded.describe()

@@ -8,34 +8,27 @@ from typing import Annotated
 
 import typer
 
+import seq2seq.cli.options as options
 from seq2seq import console
 from seq2seq.cli.common import default_run, load_recipe, print_table, require_run_directory, scores_as_text
-from seq2seq.cli.options import (
-    Overrides,
-    RecipeFile,
-    TrainingDevice,
-    TrainingPrecisionOption,
-    TrainingThreads,
-    examples,
-)
 from seq2seq.errors import UserError
 
-EXAMPLES = examples("seq2seq train recipe.yaml",
-                    "seq2seq train recipe.yaml --set training.max_steps=500 --set seed=2 --run-dir runs/short",
-                    "Run the same command again to resume a training that was stopped.")
+EXAMPLES = ("seq2seq train recipe.yaml",
+            "seq2seq train recipe.yaml --set training.max_steps=500 --set seed=2 --run-dir runs/short",
+            "Run the same command again to resume a training that was stopped.")
 
 
 def train(
-    recipe: RecipeFile,
-    settings: Overrides = None,
+    recipe: options.RecipeFile,
+    settings: options.Overrides = None,
     run_dir: Annotated[Path | None, typer.Option(
         metavar="DIR", help="Directory of the run. If it already contains a run, training resumes.",
         show_default="runs/NAME")] = None,
     restart: Annotated[bool, typer.Option(
         "--restart", help="Train from the beginning. An existing run is renamed, not deleted.")] = False,
-    device: TrainingDevice = None,
-    precision: TrainingPrecisionOption = None,
-    threads: TrainingThreads = None,
+    device: options.TrainingDevice = None,
+    precision: options.TrainingPrecisionOption = None,
+    threads: options.TrainingThreads = None,
 ) -> None:
     """Train the recipe's model, or resume its training, and evaluate it on the recipe's test sets."""
     loaded = load_recipe(recipe, settings, device=device, precision=precision, threads=threads)

@@ -15,29 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import seq2seq.cli.options as options
 from seq2seq import __version__, console
-from seq2seq.cli.common import DecodingOverrides, bar, json_line, precision_hint
-from seq2seq.cli.options import (
-    CONSTRAINTS,
-    FORMAT,
-    MODELS,
-    SAMPLING,
-    SEARCH,
-    BeamSize,
-    DecodingSettings,
-    Device,
-    LineTag,
-    Model,
-    Precision,
-    PrecisionOption,
-    TargetLanguage,
-    Temperature,
-    TextOrLines,
-    Threads,
-    TopP,
-    Workers,
-    examples,
-)
+from seq2seq.cli.common import bar, json_line, precision_hint
+from seq2seq.cli.decoding_options import NO_OVERRIDES, Decoding, DecodingOverrides
 from seq2seq.data.parallel_text import require_as_many_lines
 from seq2seq.errors import UserError
 from seq2seq.files import (
@@ -86,19 +67,19 @@ ranks in this time, so that the error is printed once."""
 BLOCK_LINES = 8192
 """Maximum number of lines per worker in a block. After a stop signal, the command finishes the block and ends."""
 
-EXAMPLES = examples("seq2seq translate runs/multi30k_de_en < test.de > test.en",
-                    "seq2seq translate model test.de --output test.en --beam-size 1",
-                    "seq2seq translate model test.de --n-best 3 --format jsonl",
-                    "seq2seq translate model test.de --sampling --top-p 0.9 --n-best 5 --format jsonl",
-                    "seq2seq translate model test.de --prefix beginnings.en --forbid dog",
-                    "seq2seq translate model test.de --require phrases.tsv --beam-size 10",
-                    "seq2seq translate model test.de --ensemble model2 --fusion language_model --fusion-weight 0.1",
-                    "seq2seq translate model test.de --target-language fr --output test.fr",
-                    "seq2seq translate model contract.de --tag '<law>' --output contract.en",
-                    "seq2seq translate model corpus.de.gz --output corpus.en --workers 8 --resume",
-                    "seq2seq translate model page.html --output page.en.html --glossary terms.tsv",
-                    "torchrun --nproc-per-node 8 -m seq2seq translate model corpus.de --output corpus.en --resume",
-                    "seq2seq translate model    (then type sentences)")
+EXAMPLES = ("seq2seq translate runs/multi30k_de_en < test.de > test.en",
+            "seq2seq translate model test.de --output test.en --beam-size 1",
+            "seq2seq translate model test.de --n-best 3 --format jsonl",
+            "seq2seq translate model test.de --sampling --top-p 0.9 --n-best 5 --format jsonl",
+            "seq2seq translate model test.de --prefix beginnings.en --forbid dog",
+            "seq2seq translate model test.de --require-file phrases.tsv --beam-size 10",
+            "seq2seq translate model test.de --ensemble model2 --fusion language_model --fusion-weight 0.1",
+            "seq2seq translate model test.de --target-language fr --output test.fr",
+            "seq2seq translate model contract.de --tag '<law>' --output contract.en",
+            "seq2seq translate model corpus.de.gz --output corpus.en --workers 8 --resume",
+            "seq2seq translate model page.html --output page.en.html --glossary terms.tsv",
+            "torchrun --nproc-per-node 8 -m seq2seq translate model corpus.de --output corpus.en --resume",
+            "seq2seq translate model    (then type sentences)")
 
 
 @contextmanager
@@ -120,7 +101,7 @@ def _as_rank() -> Iterator[None]:
 
 @_as_rank()
 def translate(
-    model: Model,
+    model: options.Model,
     input: Annotated[Path | None, typer.Argument(
         metavar="INPUT", help="Text, one sentence per line, plain or compressed (.gz, .zst), or a document whose name "
         "tells its format (see --document); - is standard input.",
@@ -129,82 +110,52 @@ def translate(
         metavar="FORMAT", show_default="by the ending of INPUT's name", help="Format of a document: "
         f"{', '.join(name for name in FORMATS if name != 'text')} or text (paragraphs). Only the "
         "text of the document is translated. lines: INPUT has one sentence per line, whatever its name.")] = None,
-    target_language: TargetLanguage = None,
-    tag: LineTag = None,
+    target_language: options.TargetLanguage = None,
+    tag: options.LineTag = None,
     max_line_bytes: Annotated[int, typer.Option(
         metavar="N", min=1, help="Maximum length of a line in bytes; a longer line is an error.")] = MAX_LINE_BYTES,
     output: Annotated[Path | None, typer.Option(
-        "--output", "-o", metavar="FILE", rich_help_panel=FORMAT, show_default="standard output",
+        "--output", "-o", metavar="FILE", rich_help_panel=options.FORMAT, show_default="standard output",
         help="Output file. Until an output of lines is complete, its finished blocks are in FILE.part.0 (and .1 and so "
         "on with torchrun).")] = None,
     resume: Annotated[bool, typer.Option(
         "--resume", help="Continue after the finished blocks of lines that an interrupted call of the same command has "
-        "left, if there are any.", rich_help_panel=FORMAT)] = False,
-    format: Annotated[TextOrLines, typer.Option(
+        "left, if there are any.", rich_help_panel=options.FORMAT)] = False,
+    format: Annotated[options.TextOrLines, typer.Option(
         help="text: a line of text for each line of input. jsonl: a JSON object for each line of input.",
-        rich_help_panel=FORMAT)] = TextOrLines.text,
-    n_best: Annotated[int | None, typer.Option(
-        metavar="N", min=1, help="Number of different translations of each line, or fewer if the search finds fewer. "
-        "If N is above 1, --format jsonl is required.",
-        show_default="1", rich_help_panel=FORMAT)] = None,
-    word_confidence: Annotated[bool, typer.Option(
-        "--word-confidence", help="Add the model's confidence in each word to the JSONL: the geometric mean of the "
-        "probabilities of the word's pieces (subwords).", rich_help_panel=FORMAT)] = False,
-    beam_size: BeamSize = None,
-    length_penalty: Annotated[float | None, typer.Option(
-        metavar="X", min=0, help="Exponent of the length penalty, a divisor of the log-probability. A larger exponent "
-        "prefers longer translations.",
-        show_default="the recipe's", rich_help_panel=SEARCH)] = None,
-    safety_net: Annotated[bool | None, typer.Option(
-        help="Check translations for loops, impossible lengths, copied source text, and lost numbers or addresses. "
-        "Retry faulty lines with other options, and report the faults that remain.", show_default="the recipe's",
-        rich_help_panel=SEARCH)] = None,
-    settings: DecodingSettings = None,
+        rich_help_panel=options.FORMAT)] = options.TextOrLines.text,
+    decoding: Decoding = NO_OVERRIDES,
     prefix: Annotated[Path | None, typer.Option(
         metavar="FILE", help="File with the required beginning of each translation, line by line. An empty line "
         "requires no beginning.",
-        show_default=False, rich_help_panel=CONSTRAINTS)] = None,
-    require: Annotated[Path | None, typer.Option(
+        show_default=False, rich_help_panel=options.CONSTRAINTS)] = None,
+    require_file: Annotated[Path | None, typer.Option(
         metavar="FILE", help="File with a line for each input line: the words or phrases that its translation must "
-        "contain, separated by tabs.", show_default=False, rich_help_panel=CONSTRAINTS)] = None,
-    forbid: Annotated[list[str] | None, typer.Option(
-        metavar="TEXT", help="Word or phrase that no translation may contain. Can be repeated.",
-        show_default="the recipe's", rich_help_panel=CONSTRAINTS)] = None,
+        "contain, separated by tabs.", show_default=False, rich_help_panel=options.CONSTRAINTS)] = None,
     glossary: Annotated[Path | None, typer.Option(
         metavar="FILE", help="Table of terms and their translations, separated by tabs; a third column may say 'do not "
         "translate'. If a translation lacks terms, a second search requires them. Terms still missing are reported.",
-        show_default=False, rich_help_panel=CONSTRAINTS)] = None,
+        show_default=False, rich_help_panel=options.CONSTRAINTS)] = None,
     placeholder: Annotated[list[str] | None, typer.Option(
         metavar="REGEX", help="Further text to keep unchanged. Variables such as %s, addresses, paths, emoji and so on "
-        "are kept, too. Can be repeated.", show_default=False, rich_help_panel=CONSTRAINTS)] = None,
+        "are kept, too. Can be repeated.", show_default=False, rich_help_panel=options.CONSTRAINTS)] = None,
     keys: Annotated[str, typer.Option(
         metavar="KEYS", help="Keys whose strings are text, in a JSON or YAML document with a schema, separated by "
         "commas. Keys such as title, label and description are known.", show_default=False,
-        rich_help_panel=CONSTRAINTS)] = "",
+        rich_help_panel=options.CONSTRAINTS)] = "",
     skip_keys: Annotated[str, typer.Option(
         metavar="KEYS", help="Keys of a JSON or YAML document whose values stay, separated by commas.",
-        show_default=False, rich_help_panel=CONSTRAINTS)] = "",
-    sampling: Annotated[bool | None, typer.Option(
-        help="Sample translations instead of searching; --n-best is the number of samples per line.",
-        show_default="the recipe's", rich_help_panel=SAMPLING)] = None,
-    temperature: Temperature = None,
-    top_p: TopP = None,
-    seed: Annotated[int | None, typer.Option(
-        metavar="N", min=0, help="Seed of the samples. A sample depends on the seed and on the number of its line.",
-        show_default="the recipe's", rich_help_panel=SAMPLING)] = None,
+        show_default=False, rich_help_panel=options.CONSTRAINTS)] = "",
     ensemble: Annotated[list[Path] | None, typer.Option(
         metavar="MODEL", help="Another model with the same vocabulary, to form an ensemble. Can be repeated.",
-        show_default=False, rich_help_panel=MODELS)] = None,
+        show_default=False, rich_help_panel=options.MODELS)] = None,
     fusion: Annotated[Path | None, typer.Option(
         metavar="LM", help="Language model for shallow fusion. It must have the target vocabulary of MODEL.",
-        show_default=False, rich_help_panel=MODELS)] = None,
-    fusion_weight: Annotated[float | None, typer.Option(
-        metavar="X", min=0, help="Weight of the language model's log-probability.", show_default="the recipe's",
-        rich_help_panel=MODELS)] = None,
-    device: Device = "auto",
-    precision: PrecisionOption = Precision.auto,
-    threads: Threads = None,
-    workers: Workers = 1,
+        show_default=False, rich_help_panel=options.MODELS)] = None,
+    device: options.Device = "auto",
+    precision: options.PrecisionOption = options.Precision.auto,
+    threads: options.Threads = None,
+    workers: options.Workers = 1,
 ) -> None:
     """Translate text. Each line of input yields exactly one line of output.
 
@@ -213,12 +164,12 @@ def translate(
     SIGTERM and then stops. --resume continues after the finished blocks, also after a crash. If torchrun starts several
     processes, on one machine or several, each of them translates some of the blocks. Input and output must then be
     files that all processes can access. A document is translated whole, by one process.
+
+    The options of the search, of constraints and of sampling override keys of the section decoding of the model's
+    recipe; recipes/REFERENCE.md says more about each. Pieces are the subwords of the model's vocabulary.
     """
     rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    overrides = _read_overrides(
-        settings, format, ensemble, fusion, n_best=n_best, beam_size=beam_size, length_penalty=length_penalty,
-        safety_net=safety_net, word_confidence=word_confidence or None, forbid=tuple(forbid) if forbid else None,
-        sampling=sampling, temperature=temperature, top_p=top_p, seed=seed, fusion_weight=fusion_weight)
+    overrides = _checked_overrides(decoding, format, ensemble, fusion)
     from seq2seq.data.glossary import Glossary
     from seq2seq.documents.translate_document import divide_document, model_recipe, read_document
     from seq2seq.formats.block import NO_KEYS, KeyNames
@@ -233,14 +184,14 @@ def translate(
         device = device_of_worker(int(os.environ.get("LOCAL_RANK", 0)), device)
     may_be_document = document is None
     document = input_format(path, document)
-    if document and (format is TextOrLines.jsonl or prefix or require or resume or world_size > 1):
-        raise UserError("--format jsonl, --prefix, --require, --resume and torchrun are for lines of text, not for "
-                        f"documents. Do without them, or translate the lines of {path} as they are with --document "
-                        "lines.")
+    if document and (format is options.TextOrLines.jsonl or prefix or require_file or resume or world_size > 1):
+        raise UserError("--format jsonl, --prefix, --require-file, --resume and torchrun are for lines of text, not "
+                        f"for documents. Do without them, or translate the lines of {path} as they are with "
+                        "--document lines.")
     named = KeyNames(*(frozenset(filter(None, names.split(","))) for names in (keys, skip_keys)))
     if named != NO_KEYS and not document:
         raise UserError("--keys and --skip-keys are for JSON and YAML, not for lines of text. Do without them.")
-    texts = [path, *(given for given in (prefix, require) if given is not None)]
+    texts = [path, *(given for given in (prefix, require_file) if given is not None)]
     with ExitStack() as stack:
         contents = read_document(path) if document else b""
         opened = [] if document else [stack.enter_context(reading(path, max_line_bytes))]
@@ -250,7 +201,7 @@ def translate(
             raise UserError(f"{path} is a binary document, and its translation would appear in the terminal. Name a "
                             "file: --output FILE.")
         prefixes, phrases = (None if path is None else stack.enter_context(reading(path, max_line_bytes))
-                             for path in (prefix, require))
+                             for path in (prefix, require_file))
         inputs = [*opened, *(text for text in (prefixes, phrases) if text is not None)]
         require_as_many_lines([text.name for text in inputs], *(text.total for text in inputs))
         # A training may save better models while this command runs.
@@ -271,12 +222,12 @@ def translate(
         translator = stack.enter_context(
             _translators(model, device, precision, threads, workers,
                          {"ensemble": ensemble, "fusion": fusion, "target_language": target_language}))
-        decoding = _checked_decoding(translator, overrides, require is not None)
+        section = _checked_section(translator, overrides, require_file is not None)
         translator = translator.protecting(kept, terms)
         reader = translator.reader.tagged(tag)
         if unfinished.parts:
             unfinished.begin({
-                **_output_inputs(translator, [model, *ensemble, *([fusion] if fusion else ())], decoding),
+                **_output_inputs(translator, [model, *ensemble, *([fusion] if fusion else ())], section),
                 "texts": [sha256_of(text) for text in texts if text], "format": format.value, "threads": threads,
                 "workers": workers, "glossary": glossary and sha256_of(glossary), "placeholder": placeholder,
                 "target_language": target_language, "tag": tag})
@@ -287,12 +238,12 @@ def translate(
         sources = stop.interruptible(constrained_sources(lines, prefixes, phrases, reader, language, no_tag))
         stop.message = how_to_resume(unfinished)
         warnings = _Warnings(lines.name, divided.places if divided else None,
-                             () if divided else reader.directions.codes, decoding.n_best)
+                             () if divided else reader.directions.codes, section.n_best)
         blocks = unfinished.pending(growing_blocks(sources, 1 if lines.live else BLOCK_LINES * workers))
 
         def output_of(line: Line, n_best: Sequence[Translation]) -> str:
-            if format is TextOrLines.jsonl:
-                return json_line(_translation_record(line, n_best, decoding)) + line.ending[-1:]
+            if format is options.TextOrLines.jsonl:
+                return json_line(_translation_record(line, n_best, section)) + line.ending[-1:]
             return n_best[0].text + line.ending
 
         def write(block: list[tuple[Line, list[Translation]]]) -> None:
@@ -419,7 +370,7 @@ def _stopping(unfinished: UnfinishedOutput) -> Iterator[StopRequest]:
 
 
 @contextmanager
-def _translators(model: Path, device: str, precision: Precision, threads: int | None, workers: int,
+def _translators(model: Path, device: str, precision: options.Precision, threads: int | None, workers: int,
                  models: dict[str, Any]) -> Iterator[Translator | TranslatorPool]:
     """Yield a translator or a pool of translators, and print the precision.
 
@@ -453,14 +404,12 @@ def _output_inputs(translator: Translator | TranslatorPool, models: Sequence[Pat
             **{f"decoding.{name}": value for name, value in decoding.model_dump(mode="json").items()}}
 
 
-def _read_overrides(settings: list[str] | None, format: TextOrLines, ensemble: list[Path] | None, fusion: Path | None,
-                    **flags: Any) -> DecodingOverrides:
-    """Return the decoding options of the command line (see `DecodingOverrides.read`)."""
-    overrides = DecodingOverrides.read(settings, **flags)
-    if format is TextOrLines.text:
+def _checked_overrides(overrides: DecodingOverrides, format: options.TextOrLines, ensemble: list[Path] | None,
+                       fusion: Path | None) -> DecodingOverrides:
+    """Return the decoding options of the command line. Refuse those that have no effect on the output."""
+    if format is options.TextOrLines.text:
         _require_text_output(overrides)
-        overrides = overrides.with_defaults(word_confidence=False)              # even if the recipe sets it
-    overrides = overrides.with_defaults(n_best=1)
+        overrides = overrides.with_values({"word_confidence": False})           # even if the recipe sets it
     if not ensemble:
         overrides.refuse_without_effect("ensemble_mean", "there is only one model. Add --ensemble MODEL.")
     if fusion is None:
@@ -480,11 +429,11 @@ def _require_text_output(overrides: DecodingOverrides) -> None:
                         "translations. Add --format jsonl.")
 
 
-def _checked_decoding(translator: Translator | TranslatorPool, overrides: DecodingOverrides, requiring: bool,
-                      ) -> DecodingSection:
+def _checked_section(translator: Translator | TranslatorPool, overrides: DecodingOverrides, requiring: bool,
+                     ) -> DecodingSection:
     """Return the `decoding` section of the model's recipe with the overrides applied.
 
-    requiring: True if the lines have required phrases (`--require`).
+    requiring: True if the lines have required phrases (`--require-file`).
     """
     decoding = overrides.section(translator)
     if decoding.sampling:
@@ -492,10 +441,10 @@ def _checked_decoding(translator: Translator | TranslatorPool, overrides: Decodi
     else:
         overrides.refuse_without_effect("seed", "beam search draws nothing at random. Add --sampling.")
     if decoding.diverse_groups == 1:
-        overrides.refuse_without_effect("diverse_strength", "the beam has only one group. Add --set "
-                                        "decoding.diverse_groups=N.")
+        overrides.refuse_without_effect("diverse_strength", "the beam has only one group. Add "
+                                        "--diverse-groups N.")
     if not (requiring or decoding.require or decoding.forbid):
-        overrides.refuse_without_effect("ignore_case", "no phrases are given. Add --require FILE or --forbid TEXT.")
+        overrides.refuse_without_effect("ignore_case", "no phrases are given. Add --require TEXT or --forbid TEXT.")
     return decoding
 
 

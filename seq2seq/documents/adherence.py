@@ -8,7 +8,7 @@ from typing import Any
 
 from seq2seq import console
 from seq2seq.data.glossary import Glossary
-from seq2seq.evaluation.scores import Score, evaluate_tests
+from seq2seq.evaluation.scores import Score, Translate, evaluate_tests
 from seq2seq.formats.placeholders import Placeholders
 from seq2seq.recipe import Recipe
 from seq2seq.tokenizers.source import Source
@@ -51,16 +51,22 @@ def report_columns(glossary: Glossary | None, sources: Sequence[str], translatio
     return columns
 
 
-def adherence_of(translator: Translator, lines: Sequence[str | Source], n_best: Sequence[Sequence[Translation]]
-                 ) -> dict[str, Score]:
-    """Return the `adherence` of the best translations of a test set to the glossary of their translator. A warning says
-    if there is no term. lines: sources as the translator got them, so that they can have a context and a tag."""
-    assert translator.glossary is not None
-    texts = [translator.source(line).text for line in lines]
-    scores = adherence(translator.glossary, texts, [best.text for best, *_ in n_best])
-    if not scores:
-        console.warn("no source contains a term of the glossary, so adherence to the glossary is not scored")
-    return scores
+def recording_adherence(translator: Translator) -> tuple[Translate, list[dict[str, Score]]]:
+    """Return a function that translates like a translator, and a list to which each call of the function adds the
+    `adherence` of the best translations to the glossary of the translator. Without a glossary, it adds nothing. A
+    warning says if no source has a term. Sources can have a context and a tag."""
+    adherences: list[dict[str, Score]] = []
+
+    def translate(lines: Sequence[str | Source], **options: Any) -> list[list[Translation]]:
+        n_best = translator.translate(lines, **options)
+        if translator.glossary is not None:
+            texts = [translator.source(line).text for line in lines]
+            adherences.append(adherence(translator.glossary, texts, [best.text for best, *_ in n_best]))
+            if not adherences[-1]:
+                console.warn("no source contains a term of the glossary, so adherence to the glossary is not scored")
+        return n_best
+
+    return translate, adherences
 
 
 def evaluate_tests_with_glossary(translator: Translator, recipe: Recipe, metrics: Sequence[str] | None = None
@@ -75,13 +81,7 @@ def evaluate_tests_with_glossary(translator: Translator, recipe: Recipe, metrics
     if other:
         console.warn(f"the glossary is for {languages.source} to {languages.target}; {', '.join(other)} is "
                      "translated without it. For another direction, use --source, --reference and --language.")
-    adherences: list[dict[str, Score]] = []                             # of each test set with the glossary
-
-    def translate(lines: Sequence[str | Source], **options: Any) -> list[list[Translation]]:
-        n_best = translator.translate(lines, **options)
-        adherences.append(adherence_of(translator, lines, n_best))
-        return n_best
-
+    translate, adherences = recording_adherence(translator)
     scores: dict[str, dict[str, Score]] = {}
     with_glossary = [name for name in tests if name not in other]
     for names, function in ((with_glossary, translate), (other, replace(translator, glossary=None).translate)):

@@ -24,7 +24,6 @@ from seq2seq.translation.translator import Translator
 
 WARM_UP = 200
 """Number of lines that are translated before the first measurement, because libraries allocate memory at first use."""
-SECTION = "decoding."
 
 
 @dataclass(frozen=True)
@@ -61,33 +60,32 @@ class Trial:
 def combinations(settings: Sequence[str], present: DecodingSection) -> list[dict[str, Any]]:
     """Return the combinations of values to compare, first the present values of the keys.
 
-    settings: values of the option `--try`, such as decoding.length_penalty=0.6,1.0.
+    settings: keys and values, such as length_penalty=0.6,1.0.
     """
     values: dict[str, list[Any]] = {}
     for setting in settings:
-        name, _, written = setting.partition("=")
-        key = name.strip().removeprefix(SECTION)
-        listed = read_yaml(f"[{written}]", "--try")
+        key, _, written = setting.partition("=")
+        listed = read_yaml(f"[{written}]", setting)
         if not key or not written.strip() or listed.diagnostics or not isinstance(listed.value, list):
-            raise OptionError(f"--try {setting}: expected a key of the section decoding and values with commas between "
-                              "them, such as --try decoding.length_penalty=0.6,1.0,1.4.")
+            raise OptionError(f"{setting}: expected a key of the section decoding and values with commas between them, "
+                              "such as length_penalty=0.6,1.0,1.4.")
         if key in values:
-            raise OptionError(f"--try {setting}: {key} is given twice. Write all its values after one --try.")
+            raise OptionError(f"{setting}: {key} is given twice. Write all its values in one list.")
         values[key] = listed.value
     found: list[tuple[DecodingSection, dict[str, Any]]] = []
     for combination in itertools.product(*values.values()):
         options = dict(zip(values, combination, strict=True))
-        section = decoding_with(present, options, lambda key: f"--try {SECTION}{key}")
+        section = decoding_with(present, options)
         if section != present and section not in [other for other, _ in found]:
             found.append((section, options))
     if not found:
-        raise OptionError("--try names only the present values of the recipe. Name others.")
+        raise OptionError("only the present values of the recipe are given. Name others.")
     return [{key: getattr(present, key) for key in values}, *(options for _, options in found)]
 
 
 def validation_set(model: Path, language: str | None, recipe: Recipe | None = None
-                   ) -> tuple[list[Source], list[str], str]:
-    """Return the sources and references of a model's validation set, and their language.
+                   ) -> tuple[list[Source], list[list[str]], str]:
+    """Return the sources and the stream of references of a model's validation set, and their language.
 
     language: code of the target language; None if all validation corpora have the same. recipe: see
     `recipe_with_tests`.
@@ -99,7 +97,7 @@ def validation_set(model: Path, language: str | None, recipe: Recipe | None = No
                           "with --language.")
     pairs = [(source, target) for spec in recipe.data.valid for _, source, target in read_pairs(recipe, spec)
              if recipe.languages_of(spec).target == (language or targets[0])]
-    return [source for source, _ in pairs], [target for _, target in pairs], language or targets[0]
+    return [source for source, _ in pairs], [[target for _, target in pairs]], language or targets[0]
 
 
 def compare_options(translator: Translator, sources: Sequence[str | Source], references: Sequence[Sequence[str]],

@@ -70,7 +70,7 @@ def recipe_with_tests(model: Path, recipe: Recipe | None = None, use: Literal["t
     """
     sets = {"test": "test sets", "valid": "validation sets"}[use]
     stored = stored_recipe(resolve_model_path(model))
-    files = "files with --source and --reference" if stored.task.has_source else "a file with --text"
+    files = "files with --source and --reference" if stored.task.has_source else "a file with --reference"
     named = recipe is not None
     try:
         recipe = recipe or recipe_with_text(model)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import mul
 from pathlib import Path
@@ -16,7 +16,6 @@ from seq2seq.tokenizers.canonical_text import is_blank
 from seq2seq.tokenizers.context import in_context
 from seq2seq.tokenizers.source import Source, as_source
 from seq2seq.translation.scoring import pair_scores, scorable_pairs
-from seq2seq.translation.text_io import Input
 from seq2seq.translation.translation import TERM_REPORTS, Translation
 from seq2seq.translation.translator import Translator
 
@@ -94,21 +93,19 @@ def _log_probabilities(translator: Translator, pairs: Sequence[tuple[Source, str
     return [score.log_probability for score in pair_scores(translator, pairs)]
 
 
-def read_n_best(lines: Input) -> Iterator[tuple[dict[str, Any], list[Translation]]]:
-    """Yield the JSON object of each line with its n-best translations."""
-    for line in lines:
-        where = f"{lines.name}:{line.number}"
-        try:
-            record = parse_json(line.text)
-            n_best = [Translation(entry["translation"], float(entry["score"]), float(entry["log_probability"]),
-                                  int(entry["tokens"]), int(record.get("parts", 1)), faults=_faults(entry))
-                      for entry in record["n_best"]]
-            if not n_best or not isinstance(record["source"], str) or not all(map(_is_valid, n_best)):
-                raise ValueError("not an n-best list of lines")
-        except (ValueError, KeyError, TypeError, OverflowError):
-            raise CorpusError(f"{where}: expected an object with the keys source and n_best, as "
-                              "`seq2seq translate --n-best 5 --format jsonl` writes it.") from None
-        yield record, n_best
+def read_n_best(text: str, where: str) -> tuple[dict[str, Any], list[Translation]]:
+    """Return the JSON object of a line with its n-best translations. where: file and line number, for messages."""
+    try:
+        record = parse_json(text)
+        n_best = [Translation(entry["translation"], float(entry["score"]), float(entry["log_probability"]),
+                              int(entry["tokens"]), int(record.get("parts", 1)), faults=_faults(entry))
+                  for entry in record["n_best"]]
+        if not n_best or not isinstance(record["source"], str) or not all(map(_is_valid, n_best)):
+            raise ValueError("not an n-best list of lines")
+    except (ValueError, KeyError, TypeError, OverflowError):
+        raise CorpusError(f"{where}: expected an object with the keys source and n_best, as "
+                          "`seq2seq translate --n-best 5 --format jsonl` writes it.") from None
+    return record, n_best
 
 
 def _faults(entry: dict[str, Any]) -> tuple[str, ...]:

@@ -126,6 +126,17 @@ def score_files(
     return corpus_scores(hypotheses, references, language, metrics, names=[str(path) for path in paths])
 
 
+def read_files(source: Path | None, references: Sequence[Path]) -> tuple[list[str], list[list[str]]]:
+    """Return the lines of a text, and those of each file of its references, after checking that they match line by
+    line. Print warnings about the references of a text. source: None for a language model, whose sources are empty."""
+    streams = [read_texts(path) for path in references]
+    texts = [""] * len(streams[0]) if source is None else read_texts(source)
+    require_parallel(texts, streams, [str(path) for path in (source or references[0], *references)])
+    for path, lines in zip(references, streams, strict=True) if source else ():
+        warn_about_lines(str(path), lines, [texts, *streams])
+    return texts, streams
+
+
 def warn_if_without_spaces(paths: Sequence[Path], references: Sequence[Sequence[str]], language: str) -> None:
     """Print a warning for files in a script without spaces, if BLEU's tokeniser for `language` needs spaces."""
     for path, lines in zip(paths, references, strict=True):
@@ -170,6 +181,7 @@ def warn_about_unseen(name: str, found: "Sequence[Sequence[Translation]]") -> No
 def score_pairs(
     translator: "Translator", pairs: "Sequence[Pair]", metrics: Sequence[str] = METRICS,
     translate: Translate | None = None, language: str | None = None, name: str = "the test set",
+    further_references: Sequence[Sequence[str]] = (),
 ) -> MetricScores:
     """Return the scores of a model on sentence pairs.
 
@@ -179,15 +191,20 @@ def score_pairs(
             function that divides the lines among the ranks.
         language: code of the target language; None: the target language of the translator.
         name: name of the pairs in warnings.
+        further_references: further references of all sources.
     """
     of_likelihood = [metric for metric in metrics if metric in PERPLEXITY_UNITS]
     of_text = [metric for metric in metrics if metric not in PERPLEXITY_UNITS]
-    scores = MetricScores(perplexities(translator, pairs, of_likelihood) if of_likelihood else {})
+    sources, references = [source for source, _ in pairs], [[target for _, target in pairs], *further_references]
+    scores = MetricScores()
+    if of_likelihood:
+        given = [pair for stream in references for pair in zip(sources, stream, strict=True)]
+        scores |= perplexities(translator, given, of_likelihood)
     if of_text:
         with console.progress("translating", len(pairs)) as advance:
-            found = (translate or translator.translate)([source for source, _ in pairs], progress=advance)
+            found = (translate or translator.translate)(sources, progress=advance)
         warn_about_unseen(name, found)
-        scores |= corpus_scores([best.text for best, *_ in found], [[target for _, target in pairs]],
+        scores |= corpus_scores([best.text for best, *_ in found], references,
                                 language or translator.languages.target, of_text, precision=translator.precision)
     return scores
 

@@ -47,7 +47,7 @@ for best, *_ in Translator.load(".").translate(["..."]):
 GENERATE = """\
 ```bash
 seq2seq generate . --samples 5                 # new texts; --prompt TEXT continues a text
-seq2seq evaluate . --text text.{target}        # perplexity
+seq2seq evaluate . --reference text.{target}   # perplexity
 ```"""
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from seq2seq.recipe.data_section import Cleaning, Corpus, Languages
     from seq2seq.recipe.decoding_section import DecodingOptions, DecodingSection
-    from seq2seq.recipe.loading import load_recipe, parse_recipe, read_decoding_overrides
+    from seq2seq.recipe.loading import load_recipe, parse_recipe
     from seq2seq.recipe.messages import decoding_with
     from seq2seq.recipe.model_section import ModelSection, TransformerSection, validate_model
     from seq2seq.recipe.recipe_differences import KEYS_WITHOUT_EFFECT, Difference, differences
@@ -28,13 +28,12 @@ _MODULES = {
     "validate_model": "model_section",
     "TokenizerSection": "tokenizer_section", "TrainingSection": "training_section",
     "decoding_with": "messages", "differences": "recipe_differences", "load_recipe": "loading",
-    "parse_recipe": "loading", "read_decoding_overrides": "loading", "recipe_reference": "reference_page",
-    "recipe_schema": "reference_page",
+    "parse_recipe": "loading", "recipe_reference": "reference_page", "recipe_schema": "reference_page",
 }
 __all__ = ["KEYS_WITHOUT_EFFECT", "Average", "Cleaning", "Corpus", "DecodingOptions", "DecodingSection", "Difference",
            "Languages", "ModelSection", "Recipe", "Task", "TokenizerSection", "TrainingSection", "TransformerSection",
-           "decoding_with", "differences", "load_recipe", "parse_recipe", "read_decoding_overrides",
-           "recipe_reference", "recipe_schema", "validate_model"]
+           "decoding_with", "differences", "load_recipe", "parse_recipe", "recipe_reference", "recipe_schema",
+           "validate_model"]
 
 
 def __getattr__(name: str) -> Any:

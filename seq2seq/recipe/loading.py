@@ -12,8 +12,7 @@ from pydantic import ValidationError
 from seq2seq.errors import RecipeError
 from seq2seq.files import real_path
 from seq2seq.recipe.base_section import format_value
-from seq2seq.recipe.decoding_section import DecodingSection
-from seq2seq.recipe.messages import explain, similar_key
+from seq2seq.recipe.messages import explain
 from seq2seq.recipe.model_section import DEFAULT_TYPE, MODEL_SECTIONS, section_of_type
 from seq2seq.recipe.model_sizes import PREFIX, model_sizes
 from seq2seq.recipe.schema import Recipe
@@ -149,27 +148,6 @@ def _read_overrides(overrides: Sequence[str], diagnostics: list[Diagnostic]) -> 
         elif not setting.diagnostics:
             settings.append((key, setting))
     return settings
-
-
-def read_decoding_overrides(overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the VALUE of each `--set decoding.KEY=VALUE` option, by KEY. `decoding_with` checks the values later."""
-    diagnostics: list[Diagnostic] = []
-    values = {}
-    for key, setting in _read_overrides(overrides, diagnostics):
-        if key[0] != "decoding":
-            message = ("only keys of the decoding section can be set here, such as decoding.beam_size=1."
-                       f"{similar_key(key) if len(key) == 1 else ''}")
-        elif len(key) != 2:
-            message = "expected decoding.KEY=VALUE, such as decoding.beam_size=1"
-        elif key[1] not in DecodingSection.model_fields:
-            message = f"unknown key.{similar_key(key)}"
-        else:
-            values[str(key[1])] = setting.value
-            continue
-        diagnostics.append(Diagnostic(setting.location(()), message))
-    if diagnostics:
-        raise _error(diagnostics, overrides)
-    return values
 
 
 def _merge_base(document: Document, settings: list[tuple[Key, Document]], directory: Path, alone: bool) -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from seq2seq.data.glossary import Glossary
 from seq2seq.documents.translate_document import model_recipe
-from seq2seq.errors import UserError
+from seq2seq.errors import OptionError, UserError
 from seq2seq.formats.placeholders import Placeholders
 from seq2seq.languages import canonical
-from seq2seq.recipe import DecodingOptions, DecodingSection
+from seq2seq.recipe import DecodingOptions, DecodingSection, decoding_with
 from seq2seq.serve.directions import Directions
 from seq2seq.serve.errors import SlowdownError
 from seq2seq.serve.scheduler import Again, estimate_tokens
@@ -100,14 +100,15 @@ class Divided:
 class MachineOptions:
     """Options for loading models and for the search, which apply to all models of a server.
 
-    precision: see `Translator.load`. beam_size, safety_net: None means the value in the recipe.
+    precision: see `Translator.load`. decoding: values that override the `decoding` section of each recipe. name_of:
+    function that maps a key of this section to its name in messages.
     """
 
     device: str = "auto"
     precision: str = "auto"
     threads: int | None = None
-    beam_size: int | None = None
-    safety_net: bool | None = None
+    decoding: Mapping[str, Any] = field(default_factory=dict)
+    name_of: Callable[[str], str] = str
 
 
 @dataclass
@@ -181,7 +182,7 @@ class Models:
         translator = replace(translator, retries=retries)
         if options is None:
             return list(translator.align(sentences))
-        decoding = _decoding(translator.decoding, self.machine, options)
+        decoding = _decoding(translator.decoding, options)
         translator = translator.protecting(Placeholders() if options.document else None, options.glossary)
         found = translator.translate(_sources(translator, sentences), **decoding)
         if retries:
@@ -201,7 +202,7 @@ class Models:
         if model is None or group.options is None:
             return [Divided(one, [one], [estimate_tokens(one)]) for one in sentences]
         translator = model.translators[group.source, group.target]
-        decoding = _decoding(translator.decoding, self.machine, group.options)
+        decoding = _decoding(translator.decoding, group.options)
         # A beam of 1 takes about as long as one of 2, as in `decoding.batch_tokens`.
         rows = max(2, translator.search_setup(decoding).beam_size)
         if group.options.word_confidence:
@@ -218,7 +219,7 @@ class Models:
             line, = translator.divide([source])
             items = [replace(sentence, text=text) for text in line.texts]
             divided.append(Divided(sentence, items, list(map(count, translator.encode(_sources(translator, items)))),
-                                   line, group.target, group.options.document or decoding["safety_net"]))
+                                   line, group.target, group.options.document or translator.decoding.safety_net))
         return divided
 
     def tags(self, source: str, target: str) -> tuple[str, ...]:
@@ -268,8 +269,12 @@ class Models:
             raise UserError(f"{path} is not a translation model, so it cannot be served.")
         recipe = model_recipe(bundle)
         try:
-            (best, *_), = translator.translate(
-                [TEST_LINE], **_decoding(translator.decoding, self.machine, RequestOptions()))
+            decoding = decoding_with(translator.decoding, self.machine.decoding, self.machine.name_of)
+        except OptionError as error:
+            raise UserError(f"{path}: {error}") from None
+        translator = replace(translator, decoding=decoding)
+        try:
+            (best, *_), = translator.translate([TEST_LINE], **_decoding(decoding, RequestOptions()))
         except Exception as error:                                              # whatever the model's files have caused
             raise UserError(f"{path} cannot translate the line '{TEST_LINE}': {error}") from error
         if not best.text:
@@ -308,17 +313,15 @@ def _fingerprint(path: Path) -> Fingerprint | None:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _decoding(section: DecodingSection, machine: MachineOptions, options: RequestOptions) -> DecodingOptions:
-    """Return decoding options for a request. They override the `decoding` section of the model's recipe."""
-    n_best, beam_size = options.n_best, machine.beam_size or section.beam_size
-    safety_net = section.safety_net if machine.safety_net is None else machine.safety_net
+def _decoding(section: DecodingSection, options: RequestOptions) -> DecodingOptions:
+    """Return decoding options for a request. They override the `decoding` section of the translator."""
+    n_best, beam_size = options.n_best, section.beam_size
     if section.mbr:
         n_best = min(n_best, section.mbr)
     if not section.sampling:
-        beam_size = max(beam_size, n_best, section.mbr)
+        beam_size = max(beam_size, n_best)
         beam_size = -(-beam_size // section.diverse_groups) * section.diverse_groups
-    return {"beam_size": beam_size, "n_best": n_best, "safety_net": safety_net,
-            "word_confidence": options.word_confidence}
+    return {"beam_size": beam_size, "n_best": n_best, "word_confidence": options.word_confidence}
 
 
 def _sources(translator: Translator, sentences: Sequence[str | Source]) -> list[Source]:

@@ -273,7 +273,7 @@ def records(result: Result) -> list[dict]:
 def test_samples_depend_on_seed_and_line_alone(run, model):
     lines = ("ein Hund\n" * 3).encode()
     options = ("--sampling", "--n-best", 3, "--format", "jsonl", "--temperature", 0.8, "--top-p", 0.9,
-               "--set", "decoding.top_k=100", "--set", "decoding.min_p=0.001")
+               "--top-k", "100", "--min-p", "0.001")
     found = records(run("translate", model, *options, stdin=lines))
     assert all(len(record["n_best"]) == 3 for record in found)
     assert len({record["translation"] for record in found}) == 3                # each line draws for itself
@@ -291,10 +291,10 @@ def test_prefix_and_require_files_apply_line_by_line(run, model, directory):
     (directory / "phrases.tsv").write_text("cat\tdog\n\n\nhouse\n")
     first, blank, _, last = run("translate", model, "in", "--prefix", "prefixes").out.decode().splitlines()
     assert first.startswith("a dog") and blank == "" and last.startswith("the")
-    first, blank, _, last = run("translate", model, "in", "--require", "phrases.tsv", "--beam-size", 4,
+    first, blank, _, last = run("translate", model, "in", "--require-file", "phrases.tsv", "--beam-size", 4,
                                 ).out.decode().splitlines()
     assert "cat" in first and "dog" in first and blank == "" and "house" in last
-    piped = run("translate", model, "--prefix", "prefixes", "--require", "phrases.tsv",
+    piped = run("translate", model, "--prefix", "prefixes", "--require-file", "phrases.tsv",
                 stdin=(directory / "in").read_bytes()).out.decode().splitlines()
     assert piped[0].startswith("a dog") and "cat" in piped[0] and piped[3].startswith("the") and "house" in piped[3]
 
@@ -304,17 +304,17 @@ def test_forbidden_phrases_occur_in_no_translation(run, model):
     words = set(run("translate", model, stdin=b"ein Hund\neine Katze\n").out.decode().split())
     readable = [word for word in words if word.isalnum()][:3]
     forbidding = [part for word in readable for part in ("--forbid", word)]
-    result = run("translate", model, *forbidding, "--set", "decoding.no_repeat_ngram=2",
+    result = run("translate", model, *forbidding, "--no-repeat-ngram", "2",
                  stdin=b"ein Hund\neine Katze\n")
     assert result.code == 0 and not set(readable) & set(result.out.decode().split())
     swapped = [part for word in readable for part in ("--forbid", word.swapcase())]
-    result = run("translate", model, *swapped, "--set", "decoding.ignore_case=true", stdin=b"ein Hund\neine Katze\n")
+    result = run("translate", model, *swapped, "--ignore-case", stdin=b"ein Hund\neine Katze\n")
     assert not {word.lower() for word in readable} & set(result.out.decode().lower().split())
 
 
 def test_lengths_coverage_and_groups_reach_the_search(run, model):
     def record(*options: object, **decoding: object) -> dict:
-        settings = [part for key, value in decoding.items() for part in ("--set", f"decoding.{key}={value}")]
+        settings = [part for key, value in decoding.items() for part in (f"--{key.replace('_', '-')}", value)]
         (found,) = records(run("translate", model, "--format", "jsonl", *options, *settings, stdin=b"ein Hund\n"))
         return found
 
@@ -322,16 +322,15 @@ def test_lengths_coverage_and_groups_reach_the_search(run, model):
     assert record(max_length=1, coverage_penalty=5)["score"] < record(max_length=1)["score"]
     beam = record("--beam-size", 4, "--n-best", 4)
     assert record("--beam-size", 4, "--n-best", 4, diverse_groups=2, diverse_strength=9)["n_best"] != beam["n_best"]
-    assert record(beam_size=4, n_best=4) == beam
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [("--beam-size", 4), ("--sampling",)])
 def test_minimum_bayes_risk_ranks_by_agreement(run, model, options):
-    (record,) = records(run("translate", model, "--set", "decoding.mbr=4", "--n-best", 2, "--format", "jsonl", *options,
+    (record,) = records(run("translate", model, "--mbr", "4", "--n-best", 2, "--format", "jsonl", *options,
                             stdin=b"ein Hund\n"))
     assert 0 < record["score"] <= 100 and record["log_probability"] < 0
-    assert run("translate", model, "--set", "decoding.mbr=4", *options, stdin=b"ein Hund\n").out.decode() \
+    assert run("translate", model, "--mbr", "4", *options, stdin=b"ein Hund\n").out.decode() \
         == record["translation"] + "\n"
 
 
@@ -357,7 +356,7 @@ def test_several_models_translate_together(run, model, directory):
     assert translations("--ensemble", model) == alone
     assert translations("--fusion", "speaker", "--fusion-weight", 0) == alone
     assert translations("--fusion", "speaker", "--fusion-weight", 5) != alone
-    assert translations("--ensemble", "other", "--set", "decoding.ensemble_mean=log_probability") != alone
+    assert translations("--ensemble", "other", "--ensemble-mean", "log_probability") != alone
 
 
 @pytest.mark.slow
@@ -411,17 +410,25 @@ def test_white_space_around_a_line_is_not_scored(run, model, directory):
     assert plain == wide and plain.count(b"\n") == len(GERMAN)
 
 
+def test_standard_input_is_scored_like_a_file_and_blocks_stay_in_order(run, model, directory, monkeypatch):
+    write_tests(directory)
+    scores = run("score", model, "data/test.de", "data/test.en").out
+    monkeypatch.setattr("seq2seq.cli.common.for_each_block.__defaults__", (3,))           # lines of a block
+    piped = run("score", model, "-", "data/test.en", stdin=(directory / "data/test.de").read_bytes()).out
+    assert [float(line) for line in piped.split()] == pytest.approx([float(line) for line in scores.split()], abs=1e-4)
+
+
 # evaluate
 
 
 def test_any_systems_output_is_evaluated_without_a_model(run, directory):
     write_tests(directory)
     (directory / "other").write_text("x\n" * 4)
-    result = run("evaluate", "--hypothesis", "data/test.en", "--reference", "other", "--reference", "data/test.en")
+    result = run("evaluate", "data/test.en", "--reference", "other", "--reference", "data/test.en")
     assert result.code == 0
     assert re.match(rb"BLEU +100\.00  nrefs:2\|case:mixed\|eff:no\|tok:13a", result.out)
     assert [line.split()[0] for line in result.out.splitlines()] == [b"BLEU", b"chrF", b"TER"]
-    scores = json.loads(run("evaluate", "--hypothesis", "data/test.en", "--reference", "data/test.en",
+    scores = json.loads(run("evaluate", "data/test.en", "--reference", "data/test.en",
                             "--language", "zh", "--format", "json").out)
     assert scores["bleu"]["value"] == pytest.approx(100)
     assert "tok:zh" in scores["bleu"]["signature"]
@@ -430,24 +437,24 @@ def test_any_systems_output_is_evaluated_without_a_model(run, directory):
 def test_translations_on_standard_input_are_evaluated_like_a_file(run, directory):
     write_tests(directory)
     options = ["--reference", "data/test.en", "--format", "json"]
-    piped = subprocess.run([sys.executable, "-m", "seq2seq", "evaluate", "--hypothesis", "-", *options],
+    piped = subprocess.run([sys.executable, "-m", "seq2seq", "evaluate", "-", *options],
                            input=(directory / "data" / "test.en").read_bytes(), capture_output=True, check=True)
-    assert json.loads(piped.stdout) == json.loads(run("evaluate", "--hypothesis", "data/test.en", *options).out)
+    assert json.loads(piped.stdout) == json.loads(run("evaluate", "data/test.en", *options).out)
 
 
 def test_only_the_metrics_that_are_named_are_measured(run, directory):
     write_tests(directory)
     (directory / "other").write_text("x\n" * 4)
-    result = run("evaluate", "--hypothesis", "other", "--reference", "other", "--metric", "exact", "--metric", "chrf")
+    result = run("evaluate", "other", "--reference", "other", "--metric", "exact", "--metric", "chrf")
     assert [line.split()[:2] for line in result.out.splitlines()] == [[b"exact", b"100.00"], [b"chrF", b"100.00"]]
-    result = run("evaluate", "--hypothesis", "other", "--reference", "data/test.en", "--metric", "exact")
+    result = run("evaluate", "other", "--reference", "data/test.en", "--metric", "exact")
     assert result.out == b"exact    0.00  nrefs:1|case:mixed|equal:line\n"
 
 
 def test_evaluating_a_model_is_translating_and_comparing(run, model, directory):
     write_tests(directory)
     run("translate", model, "data/test.de", "-o", "translated")
-    by_hand = run("evaluate", "--hypothesis", "translated", "--reference", "data/test.en", "--format", "json")
+    by_hand = run("evaluate", "translated", "--reference", "data/test.en", "--format", "json")
     result = run("evaluate", model, "--source", "data/test.de", "--reference", "data/test.en", "--format", "json")
     assert result.code == 0
     scores = json.loads(result.out)
@@ -455,6 +462,12 @@ def test_evaluating_a_model_is_translating_and_comparing(run, model, directory):
     assert scores == json.loads(by_hand.out), "whose precision nobody knows"
     table = run("evaluate", model, "--source", "data/test.de", "--reference", "data/test.en", "--precision", "int8").out
     assert table.count(b"  precision:int8") == 3
+    options = ["--source", "data/test.de", "--reference", "data/test.en", "--reference", "data/test.en", "--format",
+               "json", "--metric", "perplexity", "--metric", "bleu"]
+    both = json.loads(run("evaluate", model, *options).out)
+    found = json.loads(run("score", model, "data/test.de", "data/test.en", "--format", "jsonl").out.splitlines()[0])
+    assert both["bleu"]["signature"].startswith("nrefs:2") and both["perplexity"]["lines"] == 2 * len(GERMAN)
+    assert both["perplexity"]["negative_log_likelihood"] > -2 * found["log_probability"]
 
 
 def test_a_run_is_evaluated_on_the_test_sets_of_its_recipe_and_keeps_the_scores(run, directory):
@@ -480,13 +493,32 @@ def test_a_bundle_is_evaluated_with_a_recipe_that_the_user_names(run, model, dir
     write_recipe(directory)
     assert "--recipe" in run("evaluate", model).err
     assert run("evaluate", model, "--recipe", "recipe.yaml").out.startswith(b"first\nBLEU ")
-    assert run("evaluate", model, "--recipe", "recipe.yaml", "--baseline", model).code == 0
-    assert run("evaluate", model, "--recipe", "recipe.yaml", "--try", "decoding.beam_size=1").code == 0
-    for others in (["--source", "data/test.de", "--reference", "data/test.en"], ["--text", "data/test.en"],
-                   ["--recipe", "french.yaml"]):
+    assert run("compare", model, model, "--recipe", "recipe.yaml").code == 0
+    assert run("tune", model, "beam_size=1", "--recipe", "recipe.yaml").code == 0
+    for others in (["--source", "data/test.de", "--reference", "data/test.en"], ["--recipe", "french.yaml"]):
         text = (directory / "recipe.yaml").read_text()
         (directory / "french.yaml").write_text(text.replace("target: en", "target: fr"))
         assert run("evaluate", model, "--recipe", "recipe.yaml", *others).code == 2
+
+
+def test_the_scores_of_several_seeds_have_a_mean_and_a_deviation(run, directory):
+    write_tests(directory)
+    recipe = RECIPE.replace("root: data", "root: ../data")
+    for seed, name, text in ((1, "a_1", recipe), (2, "a_2", f"{recipe}seed: 2\n"), (5, "a_5", f"{recipe}seed: 5\n"),
+                             (3, "b", recipe.replace("max_length_offset: 3", "max_length_offset: 2"))):
+        save_model(directory / name / "bundles/x", seed, text)
+    systems = ["a_1", "b", "a_2", "a_5", "a_2"]
+    found = json.loads(run("compare", *systems, "--metric", "chrf", "--format", "json").out)["first"]
+    assert list(found) == ["b", "a_2", "a_5", "seeds"]
+    seeds, = found["seeds"]
+    values = [found["b"]["chrf"]["system"]["value"],
+              *(found[name]["chrf"]["baseline"]["value"] for name in ("a_2", "a_5"))]
+    assert (seeds["metric"], seeds["systems"], seeds["values"]) == ("chrf", ["a_1", "a_2", "a_5"], values)
+    assert seeds["mean"] == pytest.approx(sum(values) / 3)
+    assert seeds["deviation"] == pytest.approx((sum((value - seeds["mean"]) ** 2 for value in values) / 2) ** 0.5)
+    assert b"3 seeds: a_1, a_2, a_5" in run("compare", *systems, "--metric", "chrf").out
+    pair = json.loads(run("compare", "a_1", "b", "--metric", "chrf", "--format", "json").out)["first"]
+    assert pair == {"chrf": found["b"]["chrf"]}, "the seed of the bootstrap is fixed"
 
 
 def test_values_of_decoding_are_compared_on_the_validation_set(run, directory):
@@ -494,8 +526,8 @@ def test_values_of_decoding_are_compared_on_the_validation_set(run, directory):
     model = save_model(directory / "run/bundles/x", text=text)
     beam_size = parsed(text).decoding.beam_size
     write_tests(directory)                                                      # they are the validation set, too
-    result = run("evaluate", model, "--try", f"decoding.beam_size=1,{beam_size}", "--try",
-                 "decoding.length_penalty=0,1.0", "--metric", "chrf", "--format", "json")
+    result = run("tune", model, f"beam_size=1,{beam_size}", "length_penalty=0,1.0", "--metric", "chrf", "--format",
+                 "json")
     found = json.loads(result.out)
     assert (found["metric"], found["pairs"]) == ("chrf", len(GERMAN))
     tried = [tuple(trial["decoding"].values()) for trial in found["trials"]]
@@ -503,17 +535,22 @@ def test_values_of_decoding_are_compared_on_the_validation_set(run, directory):
     assert sorted(tried[1:]) == [(1, 0), (1, 1.0), (beam_size, 0)]
     assert found["trials"][0]["p_value"] is None and not any(trial["significant"] for trial in found["trials"])
     assert found["best"] == max(found["trials"], key=lambda trial: trial["value"])["decoding"]
-    table = run("evaluate", model, "--try", "decoding.beam_size=1", "--metric", "chrf").out.decode()
+    table = run("tune", model, "beam_size=1", "--metric", "chrf").out.decode()
     assert table.startswith(f"{len(GERMAN)} pairs of the validation set")
     assert "present value" in table and "chrF  difference" in table and "-0.00" not in table
     assert "no reason to change the recipe" in table and "for the recipe" not in table
+    files = run("tune", model, "beam_size=1", "--metric", "chrf", "--source", "data/test.de", "--reference",
+                "data/test.en").out.decode()
+    assert files.startswith(f"{len(GERMAN)} pairs of data/test.de")
+    assert [line.split()[:2] for line in files.splitlines()[2:4]] == [line.split()[:2]
+                                                                      for line in table.splitlines()[2:4]]
 
 
 @pytest.mark.parametrize(("setting", "message"), [
-    ("decoding.length_penalt=1", "Did you mean 'length_penalty'"), ("decoding.length_penalty=0.5,long", "found 'long'"),
-    ("decoding.length_penalty", "values with commas"), ("decoding.length_penalty=1.0", "only the present values")])
+    ("length_penalt=1", "Did you mean 'length_penalty'"), ("length_penalty=0.5,long", "found 'long'"),
+    ("length_penalty", "values with commas"), ("length_penalty=1.0", "only the present values")])
 def test_mistakes_in_values_to_compare_are_errors_before_translating(run, directory, setting, message):
-    result = run("evaluate", save_model(directory / "model"), "--try", setting)
+    result = run("tune", save_model(directory / "model"), setting)
     assert result.code == 2 and message in result.err and not result.out
 
 
@@ -528,19 +565,19 @@ def test_a_run_finds_its_test_sets_from_anywhere(run, directory):
         assert run("evaluate", model).out.startswith(b"first\nBLEU ")
 
 
-@pytest.mark.parametrize("others", [[], ["--baseline", "theirs"]], ids=["alone", "compared"])
-def test_files_of_evaluate_are_read_like_corpora(run, directory, others):
+@pytest.mark.parametrize(("command", "others"), [("evaluate", []), ("compare", ["theirs"])])
+def test_files_of_evaluate_and_compare_are_read_like_corpora(run, directory, command, others):
     lines = "".join(f"a dog runs through garden {number}\r\n" for number in range(7))
     (directory / "theirs").write_text(lines.replace("dog", "cat"), newline="")
     for ours, reference in (("\ufeff", ""), ("", "\ufeff")):
         (directory / "ours").write_text(ours + lines, encoding="utf-8", newline="")
         (directory / "reference").write_text(reference + lines.replace("\r", ""), encoding="utf-8", newline="")
-        result = run("evaluate", "--hypothesis", "ours", "--reference", "reference", "--metric", "bleu", *others)
+        result = run(command, "ours", *others, "--reference", "reference", "--metric", "bleu")
         assert result.code == 0 and b"100.0" in result.out
-    for damaged in ("ours", "reference", *others[1:]):
+    for damaged in ("ours", "reference", *others):
         for name in ("ours", "reference", "theirs"):
             (directory / name).write_bytes(b"a dog\nthe k\xe4tzchen\n" if name == damaged else b"a dog\na cat\n")
-        result = run("evaluate", "--hypothesis", "ours", "--reference", "reference", *others)
+        result = run(command, "ours", *others, "--reference", "reference")
         assert result.code == 2 and f"{damaged}:2: byte 0xe4 at position 6 is not UTF-8" in result.err
 
 
@@ -581,9 +618,9 @@ def test_a_model_with_a_shortlist_translates_with_listed_words(run, model, direc
     result = run("shortlist", model, "text.de", "text.en", "--output", "short")
     assert result.code == 0 and "1 pairs are too long for the model" in result.err
     assert run("shortlist", model, "text.de", "text.en", "--output", "short").code == 2
-    options = ["--precision", "int8", "--set"]
-    assert run("translate", "short", *options, "decoding.shortlist=3", stdin=b"ein Hund\n").code == 0
-    assert run("translate", model, *options, "decoding.shortlist=0", stdin=b"ein Hund\n").code == 0
+    options = ["--precision", "int8", "--shortlist"]
+    assert run("translate", "short", *options, 3, stdin=b"ein Hund\n").code == 0
+    assert run("translate", model, *options, 0, stdin=b"ein Hund\n").code == 0
 
 
 # train, and what every command has in common
@@ -620,7 +657,7 @@ def test_errors_have_their_exit_code_and_message(run, directory, monkeypatch, er
 
 
 def test_a_wrong_command_line_has_exit_code_2(run):
-    for arguments in (["fly"], ["translate"], ["translate", "model", "--beam-size", "0"], ["train", "--fast"]):
+    for arguments in (["fly"], ["translate"], ["translate", "model", "--workers", "0"], ["train", "--fast"]):
         result = run(*arguments)
         assert (result.code, result.out) == (2, b"")
         assert result.err.endswith(" -h lists arguments and options.\n") and result.err.count("\n") == 2
@@ -643,13 +680,13 @@ def test_help_and_mistakes_in_a_recipe_need_neither_torch_nor_datasets(directory
     program = textwrap.dedent("""
         import sys
         from seq2seq.cli import main
-        for command in ([], ["check"], ["train"], ["translate"], ["score"], ["evaluate"], ["average"]):
+        for command in ([], ["check"], ["train"], ["translate"], ["score"], ["evaluate"], ["compare"], ["average"]):
             assert main([*command, "--help"]) == 0
         slow = {"seq2seq.recipe.schema", "numpy", "sentencepiece"} & set(sys.modules)
         assert not slow, slow
         assert main(["train", "wrong.yaml"]) == 2
         assert main(["check", "wrong.yaml", "--set", "seed=x"]) == 2
-        assert main(["evaluate", "--hypothesis", "data/test.en", "--reference", "data/test.en"]) == 0
+        assert main(["evaluate", "data/test.en", "--reference", "data/test.en"]) == 0
         found = {"torch", "datasets"} & set(sys.modules)
         assert not found, found
     """)
@@ -658,7 +695,7 @@ def test_help_and_mistakes_in_a_recipe_need_neither_torch_nor_datasets(directory
     told = result.stderr.splitlines()
     assert [line.split(":")[0] for line in told] == ["wrong.yaml"] * 6 + ["--set seed=x"]
     assert any("tokenizer.vocab_sise: unknown key. Did you mean 'vocab_size'?" in line for line in told)
-    assert result.stdout.count("Examples") == 6
+    assert result.stdout.count("Examples") == 7
 
 
 @pytest.mark.parametrize(("option", "value", "key"), [
@@ -700,7 +737,7 @@ def test_translating_imports_nothing_that_training_and_measuring_need(model):
     program = textwrap.dedent("""
         import sys
         from seq2seq.cli import main
-        assert main(["translate", "model", "one.de", "--set", "decoding.max_length=3"]) == 0
+        assert main(["translate", "model", "one.de", "--max-length", "3"]) == 0
         found = {"torch._dynamo", "sympy", "torch.utils.tensorboard", "tensorboard", "datasets", "pyarrow", "sacrebleu",
                  "transformers", "scipy", "matplotlib"} & set(sys.modules)
         assert not found, found

@@ -138,9 +138,8 @@ def run_commands(model, source, target, spy, folder, targets):
     spy.expect(target)
     run("evaluate", model, "--source", files[0], "--reference", files[1], "--language", target)
     spy.expect(target)
-    run("evaluate", model, "--baseline", model, "--source", files[0], "--reference", files[1], "--language", target,
-        "--samples", "10")
-    run("translate", model, *choice, "--set", "decoding.max_length=5", input=f"{long}\n")
+    run("compare", model, model, "--source", files[0], "--reference", files[1], "--language", target, "--samples", "10")
+    run("translate", model, *choice, "--max-length", "5", input=f"{long}\n")
     spy.expect(target)
     run("report", model, "--source", files[0], "--reference", files[1], "--language", target, "--output",
         folder / "report.html")
@@ -150,7 +149,7 @@ def run_commands(model, source, target, spy, folder, targets):
 def run_commands_on_test_sets(model, targets, spy, folder):
     run("evaluate", model)
     spy.expect(*targets)
-    run("evaluate", model, "--baseline", model, "--samples", "10")
+    run("compare", model, model, "--samples", "10")
     spy.expect(*targets)
     run("report", model, "--robustness", "--output", folder / "report.html")
     spy.expect(*targets)

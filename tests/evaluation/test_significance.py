@@ -88,8 +88,8 @@ def test_too_few_differing_lines_give_no_significance(files, test):
 
 
 def test_the_command_prints_both_systems_and_the_verdict(files, capsys):
-    arguments = ["evaluate", "--hypothesis", str(files / "good"), "--baseline", str(files / "bad"), "--reference",
-                 str(files / "reference"), "--metric", "bleu", "--samples", "100"]
+    arguments = ["compare", str(files / "good"), str(files / "bad"), "--reference", str(files / "reference"),
+                 "--metric", "bleu", "--samples", "100"]
     assert main(arguments) == 0
     out = capsys.readouterr().out
     assert "BLEU  nrefs:1|bs:100|seed:12345|case:mixed" in out
@@ -105,29 +105,39 @@ def test_lines_that_do_not_match_are_refused(files):
         compare(good, good[:-1], [reference], "en", samples=10)
 
 
-@pytest.mark.parametrize("options", [["--baseline", "bad", "--metric", "exact"], ["--paired", "bootstrap"],
-                                     ["--baseline", "bad", "--text", "x"]])
+def test_several_systems_are_each_compared_with_the_first(files, capsys, monkeypatch):
+    monkeypatch.chdir(files)
+    command = ["compare", "good", "bad", "reference", "--reference", "reference", "--metric", "chrf", "--samples", "50"]
+    assert main(command) == 0
+    assert capsys.readouterr().out.count("difference") == 2
+    assert main([*command, "--format", "json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert list(printed) == ["bad", "reference"]
+    assert printed["bad"]["chrf"]["system"] == printed["reference"]["chrf"]["system"]
+    assert printed["bad"]["chrf"]["difference"] > 0 > printed["reference"]["chrf"]["difference"]
+
+
+@pytest.mark.parametrize("options", [["bad", "--metric", "exact"], [], ["bad", "--recipe", "recipe.yaml"]])
 def test_invalid_comparisons_are_refused(files, monkeypatch, options):
     monkeypatch.chdir(files)
-    assert main(["evaluate", "--hypothesis", "good", "--reference", "reference", *options]) == 2
+    assert main(["compare", "good", *options, "--reference", "reference"]) == 2
 
 
 def test_a_baseline_model_needs_a_source_and_files_are_checked_before_translating(files, capsys, monkeypatch):
-    from seq2seq.cli import evaluate
+    from seq2seq.cli import compare
 
     model = files / "model"
     model.mkdir()
-    arguments = ["evaluate", "--hypothesis", str(files / "good"), "--baseline", str(model), "--reference",
-                 str(files / "reference")]
+    arguments = ["compare", str(files / "good"), str(model), "--reference", str(files / "reference")]
     assert main(arguments) == 2
     assert "with --source" in capsys.readouterr().err
     loaded = []
-    monkeypatch.setattr(evaluate, "load_translator", lambda path, *_: loaded.append(path))
+    monkeypatch.setattr(compare, "load_translator", lambda path, *_: loaded.append(path))
     (files / "short").write_text("one line\n")
     assert main([*arguments, "--source", str(files / "short")]) == 2            # the option that the message asked for
     assert "short: 1 line; " in capsys.readouterr().err
-    assert main(["evaluate", str(model), "--baseline", str(files / "missing"), "--source", str(files / "good"),
-                 "--reference", str(files / "reference")]) == 2
+    assert main(["compare", str(model), str(files / "missing"), "--source", str(files / "good"), "--reference",
+                 str(files / "reference")]) == 2
     assert "missing cannot be read" in capsys.readouterr().err
     assert not loaded
 

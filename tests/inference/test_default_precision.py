@@ -21,7 +21,8 @@ SIZES = "d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_f
 SCORE = {"bleu": 41.9, "reference_bleu": 42.0, "reference_precision": "bf16", "sentences": 1014, "signature": "tok:13a"}
 DEFAULTS = {
     "translate": "auto", "serve": "auto", "shortlist": "auto",
-    "generate": "reference", "evaluate": "reference", "report": "reference", "check": None, "train": None,
+    "generate": "reference", "evaluate": "reference", "compare": "reference", "tune": "reference",
+    "report": "reference", "check": None, "train": None,
     "score": "fp32", "rescore": "fp32", "align": "fp32", "attention": "fp32",
 }
 

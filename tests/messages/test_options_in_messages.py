@@ -46,7 +46,8 @@ def test_a_command_has_the_options_that_its_messages_name():
     commands = typer.main.get_command(cli.application([])).commands
     assert len(commands) > 10
     for name, command in commands.items():
-        known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+        parameters = command.get_params(command.make_context(name, [], resilient_parsing=True))
+        known = {option for parameter in parameters for option in (*parameter.opts, *parameter.secondary_opts)}
         path = PACKAGE / "cli" / f"{name.replace('-', '_')}.py"
         for line, option in options_in_messages(path if path.exists() else path.with_stem(f"{path.stem}_")):
             assert option in known, f"{path}:{line}: {option}"

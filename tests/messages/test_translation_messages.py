@@ -178,10 +178,8 @@ def add_command(name: str, *arguments: object, text: str = SPEAKS) -> None:
     CATALOGUE.add(name, case)
 
 
-add_command("greedy generation with options of sampling", "--greedy", "--samples", 2, "--top-p", 0.9, "--set",
-            "decoding.top_k=3")
-add_command("a key of another section", "--set", "training.seed=3")
-add_command("a wrong value of a key", "--set", "decoding.top_k=-1")
+add_command("greedy generation with options of sampling", "--greedy", "--samples", 2, "--top-p", 0.9, "--top-k", "3")
+add_command("a wrong value of a key", "--top-k", "-1")
 add_command("prompts of two kinds", "-", "--prompt", "a")
 add_command("a wrong value of an option", "--temperature", 0)
 

@@ -13,6 +13,7 @@ import pytest
 from random_models import recipe_text, save_random_model, trained_tokenizers
 from served import wait_until
 
+from seq2seq.errors import UserError
 from seq2seq.serve.api import Settings
 from seq2seq.serve.errors import SlowdownError
 from seq2seq.serve.limits import Limits
@@ -23,7 +24,6 @@ from seq2seq.serve.service import Service
 from seq2seq.storage.checkpoints import MODEL, load_bundle, save_bundle, weights_checksum
 from seq2seq.storage.directories import METADATA
 from seq2seq.tokenizers.source import Source
-from seq2seq.translation.translation import Translation
 
 SIZES = "d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 7, max_positions: 31"
 DECODING = "beam_size: 2, max_length: 5, safety_net: false"
@@ -71,14 +71,17 @@ def test_alternatives_and_confidence_fit_the_decoding_of_any_recipe(save, decodi
         assert 1 <= len(alone[0]) <= n_best and alone[0][0].words
         together = models.translate(group, ["Katze", "ein Hund"])[1]
         assert [one.text for one in together] == [one.text for one in alone[0]]
-    small = Models.load([save(recipe=recipe_text(283, SIZES, decoding))],
-                        MachineOptions(precision="fp32", beam_size=1))                   # `mbr: 2` needs a beam of 2
-    assert len(small.translate(TO_ENGLISH, ["ein Hund"])) == 1
+
+
+def test_a_decoding_option_of_the_server_that_a_recipe_does_not_allow_is_refused(save):
+    path = save(recipe=recipe_text(283, SIZES, DECODING + ", mbr: 2"))
+    with pytest.raises(UserError, match=f"{path}: .*a beam of 1 cannot produce 2 candidates"):
+        Models.load([path], replace(MACHINE, decoding={"beam_size": 1}))
 
 
 def test_the_beam_size_of_the_server_replaces_that_of_the_recipe(save):
     path = save()
-    assert texts(Models.load([path], MachineOptions(precision="fp32", beam_size=1))) == [
+    assert texts(Models.load([path], replace(MACHINE, decoding={"beam_size": 1}))) == [
         one.text for translator in Models.load([path], MACHINE)._loaded[0].translators.values()
         for one in translator.translate(["ein Hund läuft"], beam_size=1)[0]]
 
@@ -98,16 +101,13 @@ def test_faulty_translations_are_searched_again_in_another_batch(save):
     service.scheduler.close()
 
 
-@pytest.mark.parametrize("machine, expected", [(None, True), (True, True), (False, False)])
-def test_the_safety_net_of_the_server_replaces_that_of_the_recipe(save, monkeypatch, machine, expected):
+@pytest.mark.parametrize("machine, expected", [
+    ({}, True), ({"safety_net": True}, True), ({"safety_net": False}, False)])
+def test_the_safety_net_of_the_server_replaces_that_of_the_recipe(save, machine, expected):
     path = save(recipe=recipe_text(283, SIZES, DECODING.replace("safety_net: false", "safety_net: true")))
-    models = Models.load([path], MachineOptions(precision="fp32", safety_net=machine))
-    asked = []
+    models = Models.load([path], replace(MACHINE, decoding=machine))
     translator, = models._loaded[0].translators.values()
-    monkeypatch.setattr(type(translator), "translate", lambda self, requests, **options: asked.append(options) or [
-        [Translation("a dog", -1.0, -1.0, 2)]])
-    models.translate(TO_ENGLISH, ["ein Hund"])
-    assert [options["safety_net"] for options in asked] == [expected]
+    assert translator.decoding.safety_net == expected
 
 
 def test_a_model_whose_files_changed_is_replaced(save):

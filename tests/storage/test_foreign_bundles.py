@@ -131,8 +131,8 @@ def test_checksums_of_files_elsewhere_are_damage(work, capfd, name):
 
 
 def test_a_bundle_names_no_text_and_evaluation_asks_for_it(made, work, capfd):
-    for option in (["--try", "decoding.beam_size=1,2"], ["--baseline", "bundle"], []):
-        assert main(["evaluate", "bundle", *option, *CPU]) == 2
+    for command in (["tune", "bundle", "beam_size=1,2"], ["compare", "bundle", "bundle"], ["evaluate", "bundle"]):
+        assert main([*command, *CPU]) == 2
         assert "--recipe" in " ".join(capfd.readouterr().err.split())
     assert main(["evaluate", "bundle", "--recipe", str(made / "recipe.yaml"), *CPU]) == 0
     with pytest.raises(CheckpointError):

@@ -13,8 +13,8 @@ from seq2seq.data.preparation import TrainingText, cleaned, prepare, prepared_te
 from seq2seq.documents.translate_document import translate_document
 from seq2seq.errors import CheckpointError, FormatError, OptionError, RecipeError
 from seq2seq.evaluation.rescoring import rescore
+from seq2seq.evaluation.system_comparison import compare_systems
 from seq2seq.evaluation.systems import read_tests
-from seq2seq.evaluation.two_systems import compare_systems
 from seq2seq.interop import argos
 from seq2seq.recipe import Corpus, DecodingSection, Languages, load_recipe
 from seq2seq.serve.models import MachineOptions, Models
@@ -229,7 +229,7 @@ def test_each_of_two_systems_reads_its_own_context(folder):
         return one
 
     best = best_bundle(folder / "run")
-    compare_systems(folder / "run", best, None, [], None, load, samples=10)
+    compare_systems([folder / "run", best], None, [], None, load, samples=10)
     plain = (folder / "valid.en").read_text().splitlines()
     assert [(source.text, source.context) for source in read[best.name]] == [(line, None) for line in plain]
     assert [source.text for source in read["run"]] == plain

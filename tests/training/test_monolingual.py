@@ -334,7 +334,7 @@ def run(folder, monkeypatch, capsysbinary):
 def test_evaluate_gives_perplexities_of_the_test_sets_and_of_any_text(run, trained, translator):
     code, out, _ = run("evaluate", trained)
     assert code == 0 and out.startswith("same\nperplexity per piece")
-    code, out, _ = run("evaluate", trained, "--text", "valid.en", "--format", "json", "--precision", "fp32")
+    code, out, _ = run("evaluate", trained, "--reference", "valid.en", "--format", "json", "--precision", "fp32")
     expected = perplexities(translator, [("", line) for line in SENTENCES])
     assert json.loads(out)["word_perplexity"]["value"] == pytest.approx(expected["word_perplexity"].value, rel=1e-6)
 
@@ -358,8 +358,9 @@ def test_score_gives_a_number_for_each_line_of_text(run, trained, translator):
 @pytest.mark.parametrize("arguments", [
     ("translate", "MODEL", "valid.en"), ("score", "MODEL", "valid.en", "train.en"),
     ("evaluate", "MODEL", "--source", "valid.en", "--reference", "train.en"),
-    ("evaluate", "MODEL", "--text", "valid.en", "--reference", "train.en"),
-    ("evaluate", "MODEL", "--text", "nowhere.en")])
+    ("compare", "MODEL", "MODEL", "--source", "valid.en", "--reference", "train.en"),
+    ("tune", "MODEL", "beam_size=1"), ("evaluate", "MODEL", "--reference", "train.en", "--metric", "bleu"),
+    ("evaluate", "MODEL", "--reference", "nowhere.en")])
 def test_commands_that_need_a_source_refuse_a_language_model(run, trained, arguments):
     assert run(*(trained if argument == "MODEL" else argument for argument in arguments))[:2] == (2, "")
 

@@ -202,21 +202,21 @@ def run(tmp_path, monkeypatch, capsysbinary):
 
 
 def test_beginnings_come_from_options_a_file_or_standard_input(run, bundles, speaker, tmp_path):
-    options = "--samples", 2, "--set", "decoding.max_length=5", "--seed", 3, "--precision", "fp32"
+    options = "--samples", 2, "--max-length", "5", "--seed", 3, "--precision", "fp32"
     expected = texts(speaker, ["the", "a cat"], samples=2, max_length=5, sampling=True, seed=3)
     wanted = (0, "".join(f"{text}\n" for each in expected for text in each))
     (tmp_path / "beginnings").write_text("the\na cat\n")
     assert run("generate", bundles["speaks"], "--prompt", "the", "--prompt", "a cat", *options)[:2] == wanted
     assert run("generate", bundles["speaks"], "beginnings", *options)[:2] == wanted
     assert run("generate", bundles["speaks"], "-", *options, stdin="the\na cat\n")[:2] == wanted
-    alone = run("generate", bundles["speaks"], "--set", "decoding.max_length=5")
+    alone = run("generate", bundles["speaks"], "--max-length", "5")
     assert alone[:2] == (0, texts(speaker, [""], max_length=5, sampling=True)[0][0] + "\n")
 
 
 def test_generated_jsonl_says_what_was_asked_and_what_came(run, bundles, speaker):
     _, out, _ = run("generate", bundles["speaks"], "--prompt", " the", "--samples", 3, "--format", "jsonl",
-                    "--temperature", 0.7, "--top-p", 0.9, "--precision", "fp32", "--set", "decoding.max_length=5",
-                    "--set", "decoding.top_k=50", "--set", "decoding.min_p=0.01")
+                    "--temperature", 0.7, "--top-p", 0.9, "--precision", "fp32", "--max-length", "5",
+                    "--top-k", "50", "--min-p", "0.01")
     drawing = {"temperature": 0.7, "top_k": 50, "top_p": 0.9, "min_p": 0.01}
     expected = next(generate(speaker, [" the"], 3, max_length=5, sampling=True, **drawing))
     assert [json.loads(line) for line in out.splitlines()] == [
@@ -227,8 +227,8 @@ def test_generated_jsonl_says_what_was_asked_and_what_came(run, bundles, speaker
 
 
 @pytest.mark.parametrize("arguments", [
-    ("--greedy", "--samples", 2), ("--greedy", "--top-p", 0.9), 
-    ("--set", "training.seed=3"), ("--set", "decoding.top_k=-1"), ("-", "--prompt", "a"), ("--top-p", 1.5),
+    ("--greedy", "--samples", 2), ("--greedy", "--top-p", 0.9), ("--top-k", -1),
+    ("-", "--prompt", "a"), ("--top-p", 1.5),
     ("--temperature", 0), ("nowhere.en",), ("--prompt", "x" * 30)], ids=str)
 def test_what_cannot_be_generated_is_refused(run, bundles, arguments):
     assert run("generate", bundles["speaks"], *arguments)[:2] == (2, "")

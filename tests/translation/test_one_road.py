@@ -69,7 +69,7 @@ def test_the_score_of_a_model_is_that_of_its_translations(model, tmp_path):
     reference = ("--reference", tmp_path / "reference", "--format", "json")
     ours = json.loads(run("evaluate", model, "--source", tmp_path / "source", *reference, "--precision", "fp32"))
     assert ours.pop("chrf") and all(value.pop("precision") == "fp32" for value in ours.values())
-    theirs = json.loads(run("evaluate", "--hypothesis", tmp_path / "hypothesis", *reference))
+    theirs = json.loads(run("evaluate", tmp_path / "hypothesis", *reference))
     assert theirs.pop("chrf") and ours == theirs
 
 

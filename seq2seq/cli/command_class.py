@@ -1,0 +1,77 @@
+"""Classes of commands: the layout of their help, and the parsing of their options."""
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+from seq2seq.cli.decoding_options import PARAMETER, decoding_options, take_overrides
+from seq2seq.cli.options import PAIR_OR_TABLE
+
+
+def _with_placeholders(parameters: list[Any], context: Any) -> list[Any]:
+    """Set the placeholder (metavar) that the help shows after the name of each parameter, such as FILE.
+
+    By default typer shows Python types, such as `<bool>` or `<list[Path]>`. Flags and arguments get no placeholder:
+    a flag has no value, and the name of an argument is enough. Returns the parameters.
+    """
+    for parameter in parameters:
+        if not hasattr(parameter, "display_type"):                              # older versions of typer show no types
+            continue
+        if parameter.param_type_name == "argument":
+            parameter.display_type = lambda ctx: ""
+        elif parameter.metavar is None:
+            placeholder = "" if parameter.is_flag else parameter.display_type(context).strip("<>")
+            parameter.metavar = placeholder.replace("|", " | ")                 # lines of the help break at spaces
+    return parameters
+
+
+def _with_repeated(args: Sequence[str], options: Collection[str]) -> Iterator[str]:
+    """Yield the arguments with options of PAIR_OR_TABLE in the form of the parser: `--valid A --valid B` for
+    `--valid A B`. A file with both sides has no second file."""
+    from seq2seq.recipe.data_section import is_table
+
+    remaining = list(args)
+    while remaining:
+        option, equals, value = remaining.pop(0).partition("=")
+        if option not in options or not (equals or remaining):
+            yield f"{option}{equals}{value}"
+            continue
+        first = value if equals else remaining.pop(0)
+        yield from (option, first)
+        if not is_table(first) and remaining and not remaining[0].startswith("-"):
+            yield from (option, remaining.pop(0))
+
+
+class Command(TyperCommand):
+    """Subcommand whose help shows placeholders instead of Python types, and no hidden arguments. A parameter of type
+    `Decoding` becomes the options of the recipe's section `decoding`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        pairs = {name for parameter in self.params if parameter.metavar == PAIR_OR_TABLE for name in parameter.opts
+                 if name.startswith("--")}
+        return super().parse_args(ctx, list(_with_repeated(args, pairs)) if pairs else args)
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        found: list[Any] = []
+        for parameter in super().get_params(ctx):
+            found += decoding_options(self.name or "") if parameter.name == PARAMETER else [parameter]
+        return _with_placeholders(found, ctx)
+
+    def invoke(self, ctx: Any) -> Any:
+        if any(parameter.name == PARAMETER for parameter in self.params):
+            ctx.params[PARAMETER] = take_overrides(self.name or "", ctx.params)
+        return super().invoke(ctx)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        hidden = [piece for parameter in self.params if getattr(parameter, "hidden", False)
+                  for piece in parameter.get_usage_pieces(ctx)]
+        return [piece.replace("{", "").replace("}", "")                         # around required arguments, by typer
+                for piece in super().collect_usage_pieces(ctx) if piece not in hidden]
+
+
+class CommandGroup(TyperGroup):
+    """The command `seq2seq` itself, whose help shows placeholders instead of Python types."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _with_placeholders(super().get_params(ctx), ctx)
