@@ -135,7 +135,7 @@ _MAN: tuple[_Rule, ...] = (
     ("value", rf"\\f(?:C|\(C.|\[C.?\])[^\n]{{1,200}}?{_ROMAN}"),
     ("open", r"(\\f)(?:[BI2-4]|\(\w\w|\[\w++\])"), ("close", rf"(?=(\\f)){_ROMAN}"),
     ("value", rf"(?a:(?<![\w.:-])[A-Za-z][\w.:-]*+(?:(?:\\-[\w.=]*+)++|{_PAGE})|(?:\\-[\w.=]*+)++)"),
-    ("value", r"\\(?:\*?\(..|\*?\[[^\]\s]++\]|\*.|s[-+]?\d|[^\w\s]|[eftc0](?!\w))"),
+    ("value", r"\\(?:\*?\(..|\*?\[[^\]\s]++\]|\*.|s[-+]?\d|e\w?|[^\w\s]|[ftc0](?!\w))"),
 )
 # Emphasis and escapes of AsciiDoc are those of Markdown.
 _ASCIIDOC: tuple[_Rule, ...] = (

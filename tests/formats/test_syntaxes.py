@@ -180,6 +180,7 @@ def test_markup_of_asciidoc_is_divided_from_letters():
         ("[{{fullurl:a|b=c}} ", "open"), ("]", "close"), ("[//x.org]", "value"), ("[[E|", "open"), ("''", "open"),
         ("''", "close"), ("]]", "close")]),
     ("template", "{{a:{{b}}|c}} d", [("{{a:{{b}}|c}}", "value")]),
+    ("man", r"End with \e0 or \en. \(cqt", [(r"\e0", "value"), (r"\en", "value"), (r"\(cq", "value")]),
     ("names", "%sPublic 50%of 50 % $5.00 $1,000 $5k a!b x-n -no - a Stop!", []),
     ("printf", "%#@a@ and %1$#@b@, %arg c", [("%#@a@", "value"), ("%1$#@b@", "value"), ("%arg", "value")]),
     ("template", "{!! $a !!} {$b|c} [% d %] <#if x>e</#if>", [("{!! $a !!}", "value"), ("{$b|c}", "value"),
