@@ -93,15 +93,8 @@ def format_value(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-class Section(BaseModel):
-    """Base class of the sections. Unknown keys and wrong types are errors, but a float key also accepts an integer."""
-
-    # validate_default=True, so that a rule about two keys is checked even if the recipe sets only one of them.
-    model_config = ConfigDict(
-        extra="forbid", strict=True, frozen=True,
-        validate_default=True,
-        allow_inf_nan=False,
-    )
+class Described(BaseModel):
+    """Model whose JSON schema has the text below each key as the key's description."""
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
@@ -112,7 +105,18 @@ class Section(BaseModel):
         return schema
 
 
-def describe_keys(section: type[Section]) -> dict[str, str]:
+class Section(Described):
+    """Base class of the sections. Unknown keys and wrong types are errors, but a float key also accepts an integer."""
+
+    # validate_default=True, so that a rule about two keys is checked even if the recipe sets only one of them.
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True,
+        validate_default=True,
+        allow_inf_nan=False,
+    )
+
+
+def describe_keys(section: type[Described]) -> dict[str, str]:
     """Return the text about each key of a section, which stands below the key in its class or in a base class.
 
     The texts are read when a page or a message needs them. pydantic's `use_attribute_docstrings` would read them at
@@ -120,13 +124,13 @@ def describe_keys(section: type[Section]) -> dict[str, str]:
     """
     texts: dict[str, str] = {}
     for owner in reversed(section.__mro__):
-        if issubclass(owner, Section):
+        if issubclass(owner, Described):
             texts |= _texts_of(owner)
     return texts
 
 
 @cache
-def _texts_of(section: type[Section]) -> dict[str, str]:
+def _texts_of(section: type[Described]) -> dict[str, str]:
     """Return the text about each key that stands in the class itself."""
     definition, = ast.parse(textwrap.dedent(inspect.getsource(section))).body
     assert isinstance(definition, ast.ClassDef)

@@ -7,6 +7,7 @@ import codecs
 import itertools
 import json
 import logging
+import secrets
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,8 +15,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+from pydantic import Field
 from starlette.background import BackgroundTask
-from starlette.datastructures import UploadFile
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -25,6 +26,7 @@ from seq2seq.data.language_identification import is_installed
 from seq2seq.errors import UserError
 from seq2seq.languages import language_name
 from seq2seq.serve.deepl_glossaries import GlossaryStore, base_language
+from seq2seq.serve.endpoints import SAMPLE_TEXTS, Endpoint, File, KeyParameters, Parameters, Texts, validated
 from seq2seq.serve.errors import ApiError, SlowdownError, invalid
 from seq2seq.serve.files import (
     LIFETIME_SECONDS,
@@ -38,8 +40,8 @@ from seq2seq.serve.files import (
     translated_name,
 )
 from seq2seq.serve.limits import Limits
-from seq2seq.serve.parameters import KEYS, LARGE_BYTES, THREAD_BYTES, flag, number, read_parameters, text, texts
-from seq2seq.serve.service import AUTO, Glossaries, Service, Translated
+from seq2seq.serve.parameters import LARGE_BYTES, THREAD_BYTES, read_parameters
+from seq2seq.serve.service import AUTO, TEXT_FORMATS, Glossaries, Service, Translated
 from seq2seq.serve.threads import in_thread
 
 logger = logging.getLogger("seq2seq.serve")
@@ -78,90 +80,157 @@ class Settings:
                                 "--suggestions.") from error
 
 
+class UploadParameters(Parameters):
+    file: File
+    """The file, as multipart/form-data. Its name decides its format."""
+    filename: str = ""
+    """Name of the file, instead of that in the form."""
+
+
+class LanguageParameters(Parameters):
+    source: str
+    """Language code of the text, such as de, or auto to detect the language."""
+    target: str
+    """Language code of the translation, such as en."""
+
+
+class TranslationParameters(LanguageParameters):
+    glossary: str = ""
+    """Name of a glossary on the server, or identifier of one of the client's."""
+    tag: str = ""
+    """Tag of all sentences, if the model was trained with tags. A line of a text may also begin with its tag."""
+
+
+class TextParameters(TranslationParameters):
+    q: Texts
+    """The text, or a list of texts. Each line is translated separately."""
+    format: str = Field("text", json_schema_extra={"enum": [*TEXT_FORMATS]})
+    """Format of the texts."""
+    alternatives: int = 0
+    """Number of further translations of each text, at most 10."""
+    confidence: bool = False
+    """Also return the words of the translation, each with its confidence."""
+
+
+class DetectionParameters(Parameters):
+    q: Texts
+    """The text, or a list of texts."""
+
+
+class FileParameters(TranslationParameters, UploadParameters):
+    pass
+
+
+class SuggestionParameters(LanguageParameters):
+    q: str
+    """The text."""
+    s: str
+    """The suggested translation."""
+
+
 class Api:
-    """Endpoints of a server, as methods that answer Starlette requests."""
+    """Endpoints of LibreTranslate's interface, as methods that answer Starlette requests."""
 
     def __init__(self, service: Service, limits: Limits, settings: Settings) -> None:
         self.service, self.limits, self.settings = service, limits, settings
         self.files = FileStore()
 
-    def routes(self) -> list[Route]:
+    def endpoints(self) -> list[Endpoint[Any]]:
+        source, target = self.service.directions.direct[0]
+        detected, translation = {"confidence": 98.5, "language": source}, SAMPLE_TEXTS.get(target, "…")
         return [
-            Route("/translate", self.translate, methods=["POST"]),
-            Route("/detect", self.detect, methods=["POST"]),
-            Route("/languages", self.languages, methods=["GET"]),
-            Route("/translate_file", self.translate_file, methods=["POST"]),
-            Route("/download_file/{name}", self.download_file, methods=["GET"]),
-            Route("/glossaries", self.glossaries, methods=["GET"]),
-            Route("/suggest", self.suggest, methods=["POST"]),
-            Route("/frontend/settings", self.frontend_settings, methods=["GET"]),
-            Route("/health", self.health, methods=["GET"]),
-            Route("/metrics", self.metrics, methods=["GET"]),
+            Endpoint("POST", "/translate", self.translate, TextParameters, {
+                "translatedText": translation, "detectedLanguage": detected, "alternatives": ["…"],
+                "confidence": [{"text": translation.split()[0], "confidence": 0.9731}]}),
+            Endpoint("POST", "/detect", self.detect, DetectionParameters, [detected]),
+            Endpoint("GET", "/languages", self.languages, Parameters, [
+                {"code": source, "name": language_name(source), "targets": [target, source]}], "open"),
+            Endpoint("POST", "/translate_file", self.translate_file, FileParameters, {
+                "translatedFileUrl": "https://…/download_file/NAME"}),
+            Endpoint("GET", "/download_file/{name}", self.download_file, Parameters, None, "open"),
+            Endpoint("GET", "/glossaries", self.glossaries, Parameters, [
+                {"name": "products", "source": source, "target": target}], "open"),
+            Endpoint("POST", "/suggest", self.suggest, SuggestionParameters, {"success": True}),
+            Endpoint("GET", "/frontend/settings", self.frontend_settings, Parameters, {
+                "charLimit": -1, "keyRequired": False}, "open"),
+            Endpoint("GET", "/health", self.health, Parameters, {"status": "ok"}, "open"),
+            Endpoint("GET", "/metrics", self.metrics, Parameters, None, "open"),
         ]
 
-    async def translate(self, request: Request) -> Response:
-        parameters = await read_parameters(request)
-        q, is_list = texts(parameters, "q")
-        client = await self.admit(request, parameters, len(q))
-        source, target = text(parameters, "source"), text(parameters, "target")
-        format = text(parameters, "format", "text")
-        alternatives, confidence = number(parameters, "alternatives"), flag(parameters, "confidence")
+    def route(self, endpoint: Endpoint[Any]) -> Route:
+        """Return the route of an endpoint, which reads the parameters, identifies the client and checks its limits."""
+
+        async def answer(request: Request) -> Response:
+            reads = endpoint.access != "open" or endpoint.parameters.model_fields
+            values, client = await read_parameters(request, endpoint.parameters.lists()) if reads else {}, ""
+            if endpoint.access != "open":
+                keys = validated(KeyParameters, values)
+                client = await self.identify(request, keys.api_key or keys.auth_key)
+            asked = validated(endpoint.parameters, values)
+            if endpoint.access == "limited":
+                self.limits.check(client, asked.cost)
+                self.limits.require_time(client)
+            return await endpoint.answer(request, client, asked)
+
+        return Route(endpoint.path, answer, methods=endpoint.methods.split(), name=endpoint.answer.__name__)
+
+    async def translate(self, request: Request, client: str, asked: TextParameters) -> Response:
+        """Translate a text or a list of texts."""
+        q, source, target = as_list(asked.q), asked.source, asked.target
         self.require_short(q)
-        glossary = text(parameters, "glossary", "")
         found = await unless_disconnected(request, self.service.translate(
-            q, source, target, format, alternatives, confidence, glossary, client,
-            await self.terms(glossary, client, source, target), tag=text(parameters, "tag", "")))
+            q, source, target, asked.format, asked.alternatives, asked.confidence, asked.glossary, client,
+            await self.terms(asked.glossary, client, source, target), tag=asked.tag))
         self.log_texts(q, found)
         fields: dict[str, list[Any]] = {"translatedText": [one.versions[0] for one in found]}
         if source.lower() == AUTO:
             fields["detectedLanguage"] = [one.detected.as_json() for one in found if one.detected]
-        if alternatives > 0:
+        if asked.alternatives > 0:
             fields["alternatives"] = [one.versions[1:] for one in found]
-        if confidence:
+        if asked.confidence:
             fields["confidence"] = [one.words for one in found]
         for name in dict.fromkeys(name for one in found for name in one.report):
             fields[name] = [one.report.get(name, {} if name == "faults" else []) for one in found]
-        answer = fields if is_list else {name: values[0] for name, values in fields.items()}
+        answer = fields if isinstance(asked.q, list) else {name: values[0] for name, values in fields.items()}
         return await json_response(answer, q, path_header(found))
 
-    async def detect(self, request: Request) -> Response:
-        parameters = await read_parameters(request)
-        q, _ = texts(parameters, "q")
-        await self.admit(request, parameters)
+    async def detect(self, request: Request, client: str, asked: DetectionParameters) -> Response:
+        """Detect the language of a text, among the languages of this server."""
+        q = as_list(asked.q)
         self.require_short(q)
         return JSONResponse([one.as_json() for one in await self.service.detect("\n".join(q))])
 
-    async def languages(self, request: Request) -> Response:
+    async def languages(self, request: Request, client: str, asked: Parameters) -> Response:
+        """List the languages and, for each language, its possible target languages."""
         directions = self.service.directions
         return JSONResponse([{"code": code, "name": language_name(code), "targets": directions.targets(code)}
                              for code in directions.languages])
 
-    async def translate_file(self, request: Request) -> Response:
-        parameters = await read_parameters(request)
-        name, format, contents = uploaded_file(parameters)
-        client = await self.admit(request, parameters)
-        source, target = text(parameters, "source"), text(parameters, "target")
-        glossary = text(parameters, "glossary", "")
+    async def translate_file(self, request: Request, client: str, asked: FileParameters) -> Response:
+        """Translate a document. The result can be downloaded once, within 30 minutes."""
+        name, format, contents = uploaded_file(asked)
         found = await unless_disconnected(request, self.service.translate_document(
-            contents, format, safe_name(name), source, target, glossary,
+            contents, format, safe_name(name), asked.source, asked.target, asked.glossary,
             lambda content: self.require_short([content]), client,
-            await self.terms(glossary, client, source, target), tag=text(parameters, "tag", "")))
-        key = self.store_file(name, found, client)
+            await self.terms(asked.glossary, client, asked.source, asked.target), tag=asked.tag))
+        key = secrets.token_urlsafe(32) + suffix_of(name)
+        self.files.add(self.translated_file(name, found, client), key)
         url = str(request.url_for("download_file", name=key))
         return JSONResponse({"translatedFileUrl": url, **found.report}, headers=path_header([found]))
 
-    def store_file(self, name: str, found: Translated[bytes], client: str) -> str:
-        """Store a translated file and return the name for its download. name: name of the file that was translated."""
+    def translated_file(self, name: str, found: Translated[bytes], client: str, characters: int = 0) -> StoredFile:
+        """Return a translated file for the store. name: name of the file that was translated."""
         if self.settings.log_text:
             logger.info("%s %r", ",".join(found.path), safe_name(name))
-        return self.files.add(translated_name(name, found.path[-1]), found.versions[0], client)
+        return StoredFile(client, translated_name(name, found.path[-1]), found.versions[0], characters)
 
-    async def glossaries(self, request: Request) -> Response:
-        """Answer GET /glossaries: those of the server, then those of the client, with their identifiers."""
+    async def glossaries(self, request: Request, client: str, asked: Parameters) -> Response:
+        """List the glossaries with their source and target languages: those of the server, and those of the client,
+        with the identifier that a request names."""
         found = [{"name": name, "source": source, "target": target}
                  for name, source, target in self.service.models.glossaries]
         if self.settings.glossaries.accepts and (CLIENT in request.scope or not self.limits.key_required):
-            client = await self.identify(request, {})
+            client = await self.identify(request, "")
             for one in await in_thread(lambda: self.settings.glossaries.of(client), large=False):
                 found += [{"id": one.glossary_id, "name": one.name, "source": source, "target": target}
                           for source, target in self.service.directions.direct
@@ -185,26 +254,25 @@ class Api:
                 found[name, *direction] = await in_thread(partial(store.terms, dictionary, direction), large=True)
         return found
 
-    async def download_file(self, request: Request) -> Response:
-        """Answer GET /download_file/<name>, and delete the file afterwards."""
+    async def download_file(self, request: Request, client: str, asked: Parameters) -> Response:
+        """Return a translated file, and delete it afterwards."""
         key = request.path_params["name"]
         file = self.files.get(key)
         if file is None:
-            raise no_such_file()
+            raise ApiError(404, "There is no such file. A translated file is deleted after its download, after "
+                                f"{LIFETIME_SECONDS // 60} minutes, or for newer files if there are too many")
         deletion = None if request.method == "HEAD" else BackgroundTask(self.files.delete, key)
         return file_response(file, deletion)
 
-    async def suggest(self, request: Request) -> Response:
-        """Answer POST /suggest: append the suggestion to a file, in JSONL."""
-        parameters = await read_parameters(request)
-        await self.admit(request, parameters)
-        record = {name: text(parameters, name) for name in ("q", "s", "source", "target")}
-        self.require_short([record["q"], record["s"]])
-        for name in ("source", "target"):
-            if name == "target" or record[name] != AUTO:
-                self.service.language(record[name])
+    async def suggest(self, request: Request, client: str, asked: SuggestionParameters) -> Response:
+        """Suggest a better translation, if the server accepts suggestions."""
+        self.require_short([asked.q, asked.s])
+        if asked.source != AUTO:
+            self.service.language(asked.source)
+        self.service.language(asked.target)
         if self.settings.suggestions is None:
             raise ApiError(403, "This server does not accept suggestions")
+        record = {"q": asked.q, "s": asked.s, "source": asked.source, "target": asked.target}
         line = json.dumps(record, ensure_ascii=False) + "\n"
         await in_thread(lambda: self._append_suggestion(line), large=False)
         return JSONResponse({"success": True})
@@ -217,7 +285,8 @@ class Api:
                 raise SlowdownError("there are too many suggestions already", 3600)
             file.write(line)
 
-    async def frontend_settings(self, request: Request) -> Response:
+    async def frontend_settings(self, request: Request, client: str, asked: Parameters) -> Response:
+        """Return settings for web pages."""
         directions = self.service.directions
         target = next(code for code in directions.languages if any(code == pair[1] for pair in directions.direct))
         source = next(code for code, other in directions.direct if other == target)
@@ -230,33 +299,23 @@ class Api:
             "suggestions": self.settings.suggestions is not None, "supportedFilesFormat": list(SUFFIXES),
         })
 
-    async def health(self, request: Request) -> Response:
+    async def health(self, request: Request, client: str, asked: Parameters) -> Response:
+        """Return the state of the server."""
         if not self.service.scheduler.alive:
             raise ApiError(500, "the model thread has ended")
         return JSONResponse({"status": "ok"})
 
-    async def metrics(self, request: Request) -> Response:
+    async def metrics(self, request: Request, client: str, asked: Parameters) -> Response:
+        """Return metrics in the text format of Prometheus."""
         return PlainTextResponse(self.service.metrics.text(self.service.scheduler.waiting,
                                                            self.service.models.checksums),
                                  media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    async def identify(self, request: Request, parameters: Mapping[str, Any]) -> str:
-        """Return the name of a request's client. Raises ApiError: see `Limits.identify`."""
+    async def identify(self, request: Request, key: str) -> str:
+        """Return the name of a request's client. key: API key among its parameters, or "". Raises ApiError: see
+        `Limits.identify`."""
         client: str | None = request.scope.get(CLIENT)
-        if client is None:
-            key = next((text(parameters, name) for name in KEYS if parameters.get(name)), "")
-            client = await self.limits.identify(key, request.client.host if request.client else "")
-        return client
-
-    async def admit(self, request: Request, parameters: Mapping[str, Any], cost: int = 1) -> str:
-        """Count a request against the limits of its client (see `Limits`), and return the client's name.
-
-        cost: see `Limits.check`.
-        """
-        client = await self.identify(request, parameters)
-        self.limits.check(client, cost)
-        self.limits.require_time(client)
-        return client
+        return client or await self.limits.identify(key, request.client.host if request.client else "")
 
     def require_short(self, q: list[str]) -> None:
         """Raise ApiError if all texts together exceed the character limit."""
@@ -271,18 +330,19 @@ class Api:
                 logger.info("%s %r -> %r", ",".join(translated.path), one, translated.versions[0])
 
 
-def uploaded_file(parameters: Mapping[str, Any]) -> tuple[str, str, bytes]:
-    """Return the name, format and contents of the parameter `file`. The parameter `filename` may replace the name.
+def as_list(texts: str | list[str]) -> list[str]:
+    """Return the texts of a parameter, which is a text or a list."""
+    return [texts] if isinstance(texts, str) else texts
+
+
+def uploaded_file(asked: UploadParameters) -> tuple[str, str, bytes]:
+    """Return the name, format and contents of a file.
 
     Raises:
-        ApiError: there is no file, or its name does not tell a format that is supported.
+        ApiError: its name does not tell a format that is supported.
     """
-    file = parameters.get("file")
-    if not isinstance(file, UploadFile):
-        raise invalid("missing file parameter" if file is None else
-                      "the file must be sent as multipart/form-data, with a file name")
-    name = text(parameters, "filename", file.filename or "")
-    contents = file.file.read()
+    name = asked.filename or asked.file.filename or ""
+    contents = asked.file.file.read()
     format = format_of_file(name, contents)
     if format is None or not name.removesuffix(suffix_of(name)):
         raise invalid(f"the format of this file is not supported, only {', '.join(SUFFIXES)}")
@@ -298,12 +358,6 @@ def file_response(file: StoredFile, background: BackgroundTask | None) -> Respon
     return Response(file.contents, background=background, headers={
         "Content-Type": content_type(file.name, file.contents), "Content-Disposition": disposition,
         "X-Content-Type-Options": "nosniff"})
-
-
-def no_such_file() -> ApiError:
-    """Return the error for a translated file that is not there."""
-    return ApiError(404, "There is no such file. A translated file is deleted after its download, after "
-                         f"{LIFETIME_SECONDS // 60} minutes, or for newer files if there are too many")
 
 
 async def json_response(answer: Any, q: Sequence[str], headers: Mapping[str, str]) -> Response:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -26,15 +25,16 @@ from seq2seq.serve.documentation import documentation_routes
 from seq2seq.serve.errors import ApiError, SlowdownError, traceback_of
 from seq2seq.serve.limits import Limits, network
 from seq2seq.serve.parameters import key_in_head
+from seq2seq.serve.quotas import Held
 from seq2seq.serve.service import Service
 from seq2seq.serve.threads import in_thread
 
 logger = logging.getLogger("seq2seq.serve")
 
 SMALL_BODY = 64 * 2**10
-"""Size of the body up to which a request is never refused for lack of memory."""
+"""Size of the body up to which a request is never refused for lack of memory: the number of connections bounds it."""
 BODY_BYTES, CLIENT_BODY_BYTES = 128 * 2**20, 32 * 2**20
-"""Maximum size of the bodies of all requests in work, and of those of one client."""
+"""Maximum size of what the bodies of all requests in work have beyond SMALL_BODY, and of those of one client."""
 ANSWER_PIECE = 64 * 2**10
 """Size of the pieces in which an answer is sent, in bytes."""
 MAX_LOGGED = 64
@@ -65,12 +65,8 @@ def create_app(service: Service, limits: Limits | None = None, settings: Setting
     """
     settings = settings or Settings()
     api = Api(service, limits or Limits(), settings)
-    routes = [
-        *api.routes(),
-        *DeepLApi(api).routes(),
-        *documentation_routes(service),
-        *page_routes(),
-    ]
+    endpoints = [*api.endpoints(), *DeepLApi(api).endpoints()]
+    routes = [*map(api.route, endpoints), *documentation_routes(service, endpoints), *page_routes()]
     return Starlette(
         routes=routes,
         middleware=[
@@ -124,30 +120,6 @@ def path_of(scope: Scope) -> str:
     return str(scope["path"]).removeprefix(scope.get("root_path", ""))
 
 
-class _Memory:
-    """Memory for the bodies of all requests in work. The first SMALL_BODY bytes of each are free, because the number of
-    connections bounds them."""
-
-    def __init__(self) -> None:
-        self._taken: Counter[str] = Counter()
-
-    def take(self, client: str, before: int, after: int) -> None:
-        """Note that a client's body has grown.
-
-        Raises:
-            SlowdownError: the bodies of this client or of all clients are too large.
-        """
-        self._taken[client] += max(0, after - SMALL_BODY) - max(0, before - SMALL_BODY)
-        if after > SMALL_BODY and (self._taken[client] > CLIENT_BODY_BYTES or self._taken.total() > BODY_BYTES):
-            raise SlowdownError("too many large requests are in work. Try again later", 5)
-
-    def free(self, client: str, size: int) -> None:
-        """Note that a client's body of this size is not needed any more."""
-        self._taken[client] -= max(0, size - SMALL_BODY)
-        if not self._taken[client]:
-            del self._taken[client]
-
-
 class _Guard:
     """Middleware that checks the keys in the heads of requests, limits the size of their bodies, answers unexpected
     errors, sends long answers in pieces, and counts and logs all requests."""
@@ -155,13 +127,13 @@ class _Guard:
     def __init__(self, app: ASGIApp, service: Service, limits: Limits, settings: Settings, routes: Sequence[Route],
                  ) -> None:
         self.app, self.service, self.limits, self.settings = app, service, limits, settings
-        self.routes, self.memory = routes, _Memory()
+        self.routes, self.memory = routes, Held(CLIENT_BODY_BYTES, BODY_BYTES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began, status, received, gzip = time.monotonic(), 0, 0, None
+        began, status, received, held, gzip = time.monotonic(), 0, 0, 0, None
         path = path_of(scope)
         address = (scope.get("client") or ("-",))[0]
         # All requests whose key is not known yet have one share of the memory, if the server requires a key.
@@ -179,17 +151,19 @@ class _Guard:
                            if len(body) > ANSWER_PIECE else message)
 
         async def receiving() -> Message:
-            nonlocal received
+            nonlocal received, held
             message = await receive()
             if gzip is not None and message["type"] == "http.request":
                 piece, last = message["body"], not message.get("more_body", False)
                 limit = self.settings.max_request_bytes - received
                 message["body"] = await in_thread(lambda: gzip.decompress(piece, last, limit), large=False)
-            size = received + len(message.get("body", b""))
-            if size > self.settings.max_request_bytes:
+            received += len(message.get("body", b""))
+            if received > self.settings.max_request_bytes:
                 raise self._too_large()
-            before, received = received, size
-            self.memory.take(holder, before, size)
+            if grown := max(0, received - SMALL_BODY) - held:
+                if not self.memory.take(holder, grown):
+                    raise SlowdownError("too many large requests are in work. Try again later", 5)
+                held += grown
             return message
 
         try:
@@ -213,7 +187,7 @@ class _Guard:
             if not status:
                 await _error(scope, 500, "internal error")(scope, receive, sending)
         finally:
-            self.memory.free(holder, received)
+            self.memory.give_back(holder, held)
         seconds = time.monotonic() - began
         route = next((route.path for route in self.routes if route.path_regex.match(path)), UNKNOWN_ENDPOINT)
         endpoint = route.partition("/{")[0]

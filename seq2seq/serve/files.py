@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import mimetypes
-import secrets
 import time
 import unicodedata
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from seq2seq.formats import registry
@@ -30,13 +29,16 @@ FILE_BYTES = 4096
 
 @dataclass(frozen=True)
 class StoredFile:
-    """Translated file. name: name under which browsers save it, without folders. client: name of the client that sent
-    the file. expires: time of its deletion."""
+    """Translated file, or the error of its translation. client: name of the client that sent the file. name: name under
+    which browsers save it, without folders. characters: number of characters of the original. expires: time of its
+    deletion, which the store sets."""
 
-    name: str
-    contents: bytes
     client: str
-    expires: float
+    name: str = ""
+    contents: bytes = b""
+    characters: int = 0
+    error: ApiError | None = None
+    expires: float = 0.0
 
     @property
     def size(self) -> int:
@@ -45,7 +47,7 @@ class StoredFile:
 
 
 class FileStore:
-    """Translated files in memory. Each has a download name of 256 random bits. No name from a client becomes a path.
+    """Translated files in memory. Each has a random name for its download. No name from a client becomes a path.
     If there is no room for a new file, older files are deleted: those of its client, if they exceed a client's share,
     otherwise those of the client whose files are largest. All methods are called in the event loop."""
 
@@ -53,14 +55,14 @@ class FileStore:
         self._files: dict[str, StoredFile] = {}
         self._clock = clock
 
-    def add(self, name: str, contents: bytes, client: str) -> str:
-        """Store a file and return the name for its download. client: name of the client that sent the file.
+    def add(self, file: StoredFile, key: str) -> None:
+        """Store a file. key: name for its download, which nobody can guess.
 
         Raises:
             ApiError: the file is larger than MAX_BYTES.
         """
         self._forget_expired()
-        file = StoredFile(name, contents, client, self._clock() + LIFETIME_SECONDS)
+        client = file.client
         if file.size > MAX_BYTES:
             raise ApiError(413, f"The translated file is larger than {MAX_BYTES - FILE_BYTES:,} bytes")
         sizes: Counter[str] = Counter({client: file.size})
@@ -71,9 +73,7 @@ class FileStore:
         while sizes.total() > MAX_BYTES:
             holders = {one.client for one in self._files.values()}
             self._delete_oldest(max(holders, key=lambda one: sizes[one]), sizes)
-        key = secrets.token_urlsafe(32) + suffix_of(name)
-        self._files[key] = file
-        return key
+        self._files[key] = replace(file, expires=self._clock() + LIFETIME_SECONDS)
 
     def _delete_oldest(self, client: str, sizes: Counter[str]) -> None:
         key = next(key for key, file in self._files.items() if file.client == client)

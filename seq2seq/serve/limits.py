@@ -5,18 +5,15 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
-import threading
 import time
-from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from seq2seq.errors import UserError
 from seq2seq.files import regular_bytes
 from seq2seq.serve.errors import ApiError, SlowdownError
+from seq2seq.serve.quotas import MAX_CLIENTS, Held, Rate
 
-MAX_CLIENTS = 50_000
-"""Maximum number of clients whose requests are counted. If there are more, the longest idle client is forgotten."""
 WRONG_KEY_SECONDS, MAX_WRONG_KEYS = 1.0, 10
 """Time after which a wrong key is answered, and maximum number of wrong keys of a network that wait for it."""
 
@@ -45,26 +42,6 @@ def read_keys(path: Path) -> dict[str, int | None]:
     return keys
 
 
-class _Buckets:
-    """Token buckets of all clients: what a client may still use grows steadily, up to its limit per minute. Several
-    threads can use them at the same time."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock, self._lock = clock, threading.Lock()
-        self._tokens: OrderedDict[str, tuple[float, float]] = OrderedDict()
-
-    def take(self, client: str, limit: float, cost: float = 0) -> float:
-        """Take `cost` from a client's bucket, and return what is left, which may be negative."""
-        with self._lock:
-            now = self._clock()
-            left, since = self._tokens.pop(client, (limit, now))
-            left = min(limit, left + (now - since) * limit / 60) - cost
-            self._tokens[client] = left, now
-            if len(self._tokens) > MAX_CLIENTS:
-                self._tokens.popitem(last=False)
-            return left
-
-
 class Limits:
     """Keys and limits of a server. A client is a key, or the network of a request without a key."""
 
@@ -76,8 +53,8 @@ class Limits:
         model thread's time for each client. 0 means unlimited."""
         self.keys, self.key_required = dict(keys or {}), key_required
         self.requests_per_minute, self.seconds_per_minute = requests_per_minute, seconds_per_minute
-        self._requests, self._seconds = _Buckets(clock), _Buckets(clock)
-        self._refused: Counter[str] = Counter()                                     # wrong keys that wait, by network
+        self._requests, self._seconds = Rate(clock), Rate(clock)
+        self._unknown = Held(MAX_WRONG_KEYS)                                        # keys that wait, by network
         self._accepted: set[tuple[str, str]] = set()                                # keys with their networks
 
     async def identify(self, key: str, address: str) -> str:
@@ -97,21 +74,20 @@ class Limits:
             if self.key_required:
                 raise ApiError(403, "This server requires an API key. Ask its operator for one")
             return f"address {name}"
-        if self._refused[name] >= MAX_WRONG_KEYS and (key, name) not in self._accepted:
-            raise SlowdownError("too many requests have a wrong API key")
-        if any([hmac.compare_digest(known.encode(), key.encode()) for known in self.keys]):
-            if len(self._accepted) >= MAX_CLIENTS:
-                self._accepted.clear()
-            self._accepted.add((key, name))
+        if (key, name) in self._accepted:
             return f"key {key}"
-        self._refused[name] += 1
+        if not self._unknown.take(name, 1):
+            raise SlowdownError("too many requests have a wrong API key")
         try:
-            await asyncio.sleep(WRONG_KEY_SECONDS)
+            if not any([hmac.compare_digest(known.encode(), key.encode()) for known in self.keys]):
+                await asyncio.sleep(WRONG_KEY_SECONDS)
+                raise ApiError(403, "Invalid API key")
         finally:
-            self._refused[name] -= 1
-            if not self._refused[name]:
-                del self._refused[name]
-        raise ApiError(403, "Invalid API key")
+            self._unknown.give_back(name, 1)
+        if len(self._accepted) >= MAX_CLIENTS:
+            self._accepted.clear()
+        self._accepted.add((key, name))
+        return f"key {key}"
 
     def check(self, client: str, cost: int = 1) -> None:
         """Count a request against the limit of requests of its client (see `identify`).
@@ -127,15 +103,15 @@ class Limits:
         if not limit:
             return
         cost = min(cost, limit)
-        left = self._requests.take(client, limit)
+        left = self._requests.left(client, limit)
         if left < cost:
             raise SlowdownError(f"{limit:,} requests per minute are allowed", int((cost - left) * 60 / limit) + 1)
-        self._requests.take(client, limit, cost)
+        self._requests.use(client, limit, cost)
 
     def require_time(self, client: str) -> None:
         """Raise SlowdownError if a client has used up its time of the model thread."""
         if limit := self.seconds_per_minute:
-            left = self._seconds.take(client, limit)
+            left = self._seconds.left(client, limit)
             if left <= 0:
                 raise SlowdownError(f"{limit:,} seconds of computation per minute are allowed",
                                     int(-left * 60 / limit) + 1)
@@ -143,7 +119,7 @@ class Limits:
     def charge(self, client: str, seconds: float) -> None:
         """Count time of the model thread, which a request has used, against its client's limit."""
         if self.seconds_per_minute:
-            self._seconds.take(client, self.seconds_per_minute, seconds)
+            self._seconds.use(client, self.seconds_per_minute, seconds)
 
 
 def network(address: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import itertools
 import re
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Set
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -19,12 +19,8 @@ from seq2seq.files import NotJson, parse_json
 from seq2seq.serve.errors import ApiError, invalid
 from seq2seq.serve.threads import in_thread
 
-MAX_TEXTS = 1_000
-"""Maximum number of texts of a request."""
 MAX_FIELDS = 10_000
 """Maximum number of fields of a form or query string, and of values of a JSON object, including nested ones."""
-LISTS = ("q", "text", "ignore_tags", "splitting_tags", "non_splitting_tags", "glossary_ids")
-"""Parameters that a form or query string may repeat. The values of a repeated parameter become a list."""
 KEYS = ("api_key", "auth_key")
 """Names of the API key in LibreTranslate's and in DeepL's interface."""
 SCHEMES = ("deepl-auth-key", "bearer")
@@ -52,30 +48,33 @@ def key_in_head(scope: Scope) -> str:
                 return key.strip()
     if b"_key=" not in scope["query_string"]:
         return ""
-    query = _decode_form(scope["query_string"], "the query string")
+    query = dict(_form_fields(scope["query_string"], "the query string"))
     return next((query[name] for name in KEYS if query.get(name)), "")
 
 
-async def read_parameters(request: Request) -> dict[str, Any]:
+async def read_parameters(request: Request, lists: Set[str]) -> dict[str, Any]:
     """Return the parameters of a request. If a parameter is both in the body and in the query string, the body's value
     is used. The value of a file is an `UploadFile`.
 
+    Args:
+        lists: parameters that a form or query string may repeat. The values of a repeated parameter become a list.
     Raises:
         ApiError: the body or the query string is malformed.
     """
     body, query = await request.body(), request.scope["query_string"]
 
     def decode() -> dict[str, Any]:
-        return _decode_form(query, "the query string") | _decode(body, request.headers.get("content-type", ""))
+        return _merge(_form_fields(query, "the query string"), lists) | _decode(
+            body, request.headers.get("content-type", ""), lists)
 
     size = len(body) + len(query)
     return decode() if size <= THREAD_BYTES else await in_thread(decode, large=size > LARGE_BYTES)
 
 
-def _decode(body: bytes, content_type: str) -> dict[str, Any]:
+def _decode(body: bytes, content_type: str, lists: Set[str]) -> dict[str, Any]:
     kind, options = parse_options_header(content_type)
     if kind == b"multipart/form-data":
-        return _decode_multipart(body, content_type)
+        return _merge(_multipart_fields(body, content_type), lists)
     body = body.removeprefix(codecs.BOM_UTF8)
     if not body.strip():
         return {}
@@ -85,10 +84,10 @@ def _decode(body: bytes, content_type: str) -> dict[str, Any]:
     # Some programs, such as curl -d, send JSON with the content type of a form, or without a content type.
     if kind.endswith(b"json") or body.lstrip()[:1] == b"{":
         return _decode_json(body)
-    return _decode_form(body, "the form")
+    return _merge(_form_fields(body, "the form"), lists)
 
 
-def _decode_multipart(body: bytes, content_type: str) -> dict[str, Any]:
+def _multipart_fields(body: bytes, content_type: str) -> list[tuple[str, Any]]:
     async def whole() -> AsyncGenerator[bytes, None]:
         yield body
 
@@ -101,7 +100,7 @@ def _decode_multipart(body: bytes, content_type: str) -> dict[str, Any]:
         # The body is there and all files are in memory, so the parser never waits, and needs no event loop.
         parser.parse().send(None)
     except StopIteration as end:
-        return _merge((_as_utf_8(name), _as_utf_8(value)) for name, value in end.value.multi_items())
+        return [(_as_utf_8(name), _as_utf_8(value)) for name, value in end.value.multi_items()]
     except MultiPartException as error:
         raise invalid(f"the body is not valid multipart/form-data: {error.message[:200]}") from None
     raise AssertionError("the parser waits")
@@ -132,105 +131,20 @@ def _decode_json(body: bytes) -> dict[str, Any]:
     return value
 
 
-def _decode_form(encoded: bytes, place: str) -> dict[str, Any]:
+def _form_fields(encoded: bytes, place: str) -> list[tuple[str, Any]]:
     try:
-        return _merge(parse_qsl(encoded.decode(), keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS))
+        return parse_qsl(encoded.decode(), keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS)
     except UnicodeDecodeError:
         raise invalid(f"{place} is not UTF-8") from None
     except ValueError:
         raise invalid(f"{place} has more than {MAX_FIELDS:,} fields") from None
 
 
-def _merge(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+def _merge(fields: Iterable[tuple[str, Any]], lists: Set[str]) -> dict[str, Any]:
     values: dict[str, list[Any]] = {}
     for name, value in fields:
         values.setdefault(name.removesuffix("[]"), []).append(value)
     for name, several in values.items():
-        if name not in LISTS and len(set(several)) > 1:
+        if name not in lists and len(set(several)) > 1:
             raise invalid(f"{name[:30]} parameter has several values")
-    return {name: several if len(several) > 1 and name in LISTS else several[-1] for name, several in values.items()}
-
-
-def text(parameters: Mapping[str, Any], name: str, default: str | None = None) -> str:
-    """Return a parameter that is a single text.
-
-    default: value if the parameter is missing or empty; None means that the parameter is required.
-    Raises:
-        ApiError: a required parameter is missing or empty, or the value is not a text.
-    """
-    value = parameters.get(name)
-    if value is None or value == "":
-        if default is None:
-            raise invalid(f"missing {name} parameter")
-        return default
-    return _require_text(value, name)
-
-
-def texts(parameters: Mapping[str, Any], name: str) -> tuple[list[str], bool]:
-    """Return the texts of a parameter, and True if its value is a list of texts, False if it is a single text.
-
-    Raises:
-        ApiError: the parameter is missing or empty, or is neither a text nor a list of texts, or is a list of more than
-            MAX_TEXTS texts.
-    """
-    value = parameters.get(name)
-    if value is None or value == "" or value == []:
-        raise invalid(f"missing {name} parameter")
-    if isinstance(value, list):
-        if len(value) > MAX_TEXTS:
-            raise ApiError(413, f"Invalid request: request has {len(value):,} texts, this server accepts at most "
-                                f"{MAX_TEXTS:,}")
-        return [_require_text(one, f"each element of {name}") for one in value], True
-    return [_require_text(value, name)], False
-
-
-def names(parameters: Mapping[str, Any], name: str) -> list[str]:
-    """Return the names of a parameter, which is a list of names or a text in which commas separate them.
-
-    Raises:
-        ApiError: the value is neither.
-    """
-    value = parameters.get(name)
-    several = value if isinstance(value, list) else [] if value is None else [value]
-    return [part.strip() for one in several for part in _require_text(one, name).split(",") if part.strip()]
-
-
-def number(parameters: Mapping[str, Any], name: str) -> int:
-    """Return a parameter as an integer; 0 if it is missing or empty.
-
-    Raises:
-        ApiError: the value is not a number.
-    """
-    value = parameters.get(name)
-    if value is None or value == "":
-        return 0
-    if isinstance(value, int | float | str) and not isinstance(value, bool):
-        try:
-            return int(value)
-        except (ValueError, OverflowError):
-            pass
-    raise invalid(f"{name} parameter is not a number")
-
-
-def flag(parameters: Mapping[str, Any], name: str) -> bool:
-    """Return a Boolean parameter; False if it is missing or empty.
-
-    Raises:
-        ApiError: the value is neither true nor false.
-    """
-    value = parameters.get(name)
-    known: dict[str, bool] = {"true": True, "1": True, "false": False, "0": False, "": False, "none": False}
-    found = known.get(str(value).lower()) if value is None or isinstance(value, bool | int | str) else None
-    if found is None:
-        raise invalid(f"{name} parameter is neither true nor false")
-    return found
-
-
-def _require_text(value: Any, name: str) -> str:
-    if isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise invalid(f"{name} parameter is not UTF-8") from None
-        return value
-    raise invalid(f"{name} parameter must be a text")
+    return {name: several if len(several) > 1 and name in lists else several[-1] for name, several in values.items()}

@@ -27,6 +27,7 @@ from functools import partial
 from typing import Any
 
 from seq2seq.serve.errors import ApiError, SlowdownError
+from seq2seq.serve.quotas import Rate
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.vocabulary import as_line
 
@@ -39,9 +40,7 @@ MAX_SENTENCE_TOKENS = 5_000
 CLOCK_RATE = 4
 """Seconds by which a second of model time puts a client's virtual clock forward."""
 MAX_AHEAD = 60
-"""Maximum number of seconds by which a client's virtual clock is ahead of time."""
-MAX_CLIENTS = 50_000
-"""Maximum number of clients with a virtual clock. If there are more, clocks that are not ahead are forgotten."""
+"""Maximum number of seconds by which a client's virtual clock is ahead of time. Each minute, it falls back by 60."""
 AGAIN_FACTOR = 8
 """Factor by which the number of tokens counts if sentences are translated `Again`. Measured: 2.4 to 2.9 times the time
 of the first translation for loops and lost numbers, 3.3 to 6 for lost placeholders."""
@@ -155,7 +154,7 @@ class Scheduler:
         self.max_waiting, self.max_seconds, self._batch_tokens = max_waiting, max_seconds, batch_tokens
         self._translate, self._report, self._charge, self._clock = translate, report, charge, clock
         self._waiting: list[_Request] = []
-        self._clocks: dict[str, float] = {}
+        self._usage = Rate(clock)
         self._count = self._number = 0
         self._closing = False
         self._condition = threading.Condition(threading.RLock())
@@ -257,8 +256,7 @@ class Scheduler:
         self._waiting = [request for request in self._waiting if request.waiting]
         if not self._waiting:
             return []
-        now = self._clock()
-        first, *others = sorted(self._waiting, key=lambda request: self._priority(request, now))
+        first, *others = sorted(self._waiting, key=self._priority)
         taken: list[_Taken] = []
         total = longest = 0
         for request in (first, *others):
@@ -278,30 +276,28 @@ class Scheduler:
                 self._count -= 1
         return taken
 
-    def _priority(self, request: _Request, now: float) -> tuple[float, int]:
-        ahead = max(0.0, self._clocks.get(request.answer.client, now) - now)
+    def _priority(self, request: _Request) -> tuple[float, int]:
+        ahead = MAX_AHEAD - self._usage.left(request.answer.client, MAX_AHEAD)
         return request.size + AGEING_TOKENS_PER_SECOND * (request.arrival + ahead), request.number
 
     def _work(self, batch: list[_Taken]) -> None:
         """Translate a batch, and count its model time. A request that has used too much is refused."""
         began = self._clock()
         self._finish(batch[0][0].group, batch)
-        now = self._clock()
+        used_seconds = self._clock() - began
         tokens: dict[_Request, int] = defaultdict(int)
         for request, index in batch:
             tokens[request] += request.tokens[index]
         for request, used in tokens.items():
-            answer, seconds = request.answer, (now - began) * used / sum(tokens.values())
+            answer, seconds = request.answer, used_seconds * used / sum(tokens.values())
             answer.seconds += seconds
             if answer.seconds > self.max_seconds:
                 self._fail(answer, ApiError(413, "Invalid request: the translation takes more than "
                                                  f"{self.max_seconds:g} seconds. Send smaller requests"))
-            clock = CLOCK_RATE * seconds + max(now, self._clocks.get(answer.client, now))
-            self._clocks[answer.client] = min(clock, now + MAX_AHEAD)
+            left = self._usage.left(answer.client, MAX_AHEAD)
+            self._usage.use(answer.client, MAX_AHEAD, min(CLOCK_RATE * seconds, left))
             self._charge(answer.client, seconds)
-        if len(self._clocks) > MAX_CLIENTS:
-            self._clocks = {client: ahead for client, ahead in self._clocks.items() if ahead > now}
-        self._report(len(batch), now - began)
+        self._report(len(batch), used_seconds)
 
     def _finish(self, group: Hashable, batch: list[_Taken]) -> None:
         """Translate a batch and store its results. If the translation fails, translate each half of the batch

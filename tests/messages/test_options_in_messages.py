@@ -33,8 +33,8 @@ def options_in_messages(path):
 REQUESTS = [path for path in sorted((PACKAGE / "documents").rglob("*.py"))
             if path.stem not in ("adherence", "placeholders")]
 REQUESTS += [PACKAGE / "serve" / f"{name}.py" for name in (
-    "app", "compression", "connections", "deepl", "deepl_documents", "detection", "directions", "errors", "files",
-    "parameters", "scheduler", "service")]
+    "app", "compression", "connections", "deepl", "deepl_documents", "detection", "directions", "endpoints", "errors",
+    "files", "parameters", "scheduler", "service")]
 
 
 @pytest.mark.parametrize("path", REQUESTS, ids=lambda path: path.stem)

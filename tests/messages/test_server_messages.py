@@ -15,6 +15,7 @@ from seq2seq.cli import serve as command
 from seq2seq.serve import detection
 from seq2seq.serve.api import Settings
 from seq2seq.serve.app import create_app
+from seq2seq.serve.deepl_glossaries import FILE, GlossaryStore
 from seq2seq.serve.directions import Directions
 from seq2seq.serve.limits import Limits, read_keys
 from seq2seq.serve.models import Divided, MachineOptions, Models, named_files
@@ -199,6 +200,25 @@ def keys_that_do_not_exist(folder):
 @catalogue
 def suggestions_that_cannot_be_written(folder):
     Settings(suggestions=folder / "none" / "suggestions")
+
+
+@catalogue
+def glossary_directory_that_is_a_file(folder):
+    (folder / "glossaries").write_text("")
+    GlossaryStore(folder / "glossaries")
+
+
+@catalogue
+def glossaries_that_are_damaged(folder):
+    (folder / FILE).write_text("no database")
+    GlossaryStore(folder)
+
+
+@catalogue
+def glossaries_that_cannot_be_changed(folder):
+    GlossaryStore(folder)
+    (folder / f"{FILE}-journal").mkdir()
+    GlossaryStore(folder)
 
 
 @catalogue

@@ -1,5 +1,9 @@
 """DeepL's interface: parameters of texts, glossaries of clients, documents. DeepL's own client asks."""
 
+import multiprocessing
+import resource
+import signal
+import sqlite3
 import threading
 import time
 
@@ -9,7 +13,6 @@ import requests
 from deepl.api_data import MultilingualGlossaryDictionaryEntries as Entries
 from served import EchoModels, serving, wait_until
 
-from seq2seq.data.glossary import Glossary
 from seq2seq.errors import UserError
 from seq2seq.serve import deepl_documents, deepl_glossaries
 from seq2seq.serve.api import Settings
@@ -27,7 +30,6 @@ def stored(tmp_path):
     store = GlossaryStore(tmp_path / "glossaries")
     with serving(EchoModels(DIRECTIONS), settings=Settings(glossaries=store)) as (url, _, models):
         yield url, models, store
-    store.close()
 
 
 @pytest.fixture
@@ -195,7 +197,6 @@ def test_the_glossaries_of_a_key_are_listed_only_with_it(tmp_path):
         names = [[one["name"] for one in requests.get(f"{url}/glossaries", timeout=20, headers=headers).json()]
                  for headers in (key, {})]
         assert names == [["terms", "Tiere"], ["terms"]]
-    store.close()
 
 
 def test_dictionaries_may_come_as_fields_of_a_form(stored):
@@ -240,47 +241,85 @@ def test_weblate_s_requests(stored):
     ask("delete", f"glossaries/{first}", 404)
 
 
-def test_glossaries_survive_a_restart_as_files_that_the_command_line_reads(tmp_path):
+def test_glossaries_survive_a_restart_without_the_names_of_their_clients(tmp_path):
     store = GlossaryStore(tmp_path)
     kept = store.create("key a", "Tiere", {PAIR: {"Hund": "dog"}, ("en", "de"): {"cat": "Katze"}})
     gone = store.create("key a", "x", {PAIR: {"a": "b"}})
-    store.update("key a", kept.glossary_id, lambda old: {PAIR: {"Hund": "hound"}})
+    changed = store.update("key a", kept.glossary_id, {PAIR: {"Hund": "hound"}})
     store.delete("key a", gone.glossary_id)
-    (tmp_path / f"{'0' * 32}.tsv").write_text("left by a crash\n")
-    with pytest.raises(UserError, match="in use by another server"):
-        GlossaryStore(tmp_path)
-    store.close()
     again = GlossaryStore(tmp_path)
-    found, = again.of("key a")
-    assert found.name == "Tiere" and [again.entries(one) for one in found.dictionaries] == [
-        {"Hund": "hound"}, {"cat": "Katze"}]
-    files = {path.name for path in tmp_path.iterdir()}
-    assert files == {".lock", f"{found.glossary_id}.json", *(one.file for one in found.dictionaries)}
-    term, = Glossary.read(tmp_path / found.dictionaries[0].file, *PAIR).find("Hund")
-    assert term.term.translations == ("hound",)
-    assert b"key a" not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
-    again.close()
-    (tmp_path / f"{found.glossary_id}.json").write_text("{")
-    with pytest.raises(UserError, match="is damaged"):
-        GlossaryStore(tmp_path)
+    assert again.of("key a") == [changed] == store.of("key a") and changed.name == "Tiere"
+    assert [again.entries(one) for one in changed.dictionaries] == [{"Hund": "hound"}, {"cat": "Katze"}]
+    with pytest.raises(ApiError, match="changed or deleted"):
+        again.entries(kept.dictionaries[0])
+    file, = tmp_path.iterdir()
+    assert b"Katze" in file.read_bytes() and b"key a" not in file.read_bytes()
 
 
-def test_a_failed_change_leaves_the_old_glossary(tmp_path, monkeypatch):
+def replace_terms(directory, glossary_id, terms):
+    GlossaryStore(directory).update("a", glossary_id, {PAIR: terms, ("en", "de"): terms})
+
+
+def test_a_process_killed_during_a_change_leaves_the_old_glossary_or_the_new_one(tmp_path):
+    """The process is killed by the system when it writes beyond a size of the file: in its journal, or in itself."""
+    old, new = {"Hund": "d" * 1000}, {f"Wort {number}": "w" * 1000 for number in range(100)}
+    store, found, unfinished = GlossaryStore(tmp_path), [], 0
+    glossary = store.create("a", "Tiere", {PAIR: old, ("en", "de"): old})
+    for size in (300_000, 200_000, 100_000, 50_000, 10_000, 3_000, 500):
+        store.update("a", glossary.glossary_id, {PAIR: old, ("en", "de"): old})
+        child = multiprocessing.get_context("fork").Process(target=limited, args=(
+            size, replace_terms, tmp_path, glossary.glossary_id, new))
+        child.start()
+        child.join(60)
+        assert child.exitcode in (0, -signal.SIGXFSZ)
+        unfinished += (tmp_path / "glossaries.sqlite-journal").exists()
+        again = GlossaryStore(tmp_path)
+        contents = [again.entries(one) for one in again.get("a", glossary.glossary_id).dictionaries]
+        assert contents == [new if child.exitcode == 0 else old] * 2
+        found.append(child.exitcode)
+    assert found[0] == 0 and set(found[1:]) == {-signal.SIGXFSZ} and unfinished >= 4
+
+
+def limited(size, function, *arguments):
+    """Call a function in a process that the system kills when it writes a file beyond a size."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    function(*arguments)
+
+
+def test_a_full_disk_leaves_the_old_glossary(tmp_path, monkeypatch):
     store = GlossaryStore(tmp_path)
     old = store.create("a", "Tiere", {PAIR: {"Hund": "dog"}})
+    connect = sqlite3.connect
 
-    def full(path, contents):
-        raise OSError(28, "No space left on device")
+    def full(*arguments, **options):
+        connection = connect(*arguments, **options)
+        connection.execute("PRAGMA max_page_count = 1")                         # no page more than there are
+        return connection
 
     with monkeypatch.context() as patched:
-        patched.setattr(deepl_glossaries, "replace_file", full)
-        for change in (lambda: store.update("a", old.glossary_id, lambda old: {PAIR: {"Hund": "hound"}}),
-                       lambda: store.create("a", "x", {PAIR: {"a": "b"}})):
-            with pytest.raises(ApiError, match="No space left"):
+        patched.setattr(deepl_glossaries.sqlite3, "connect", full)
+        large = {PAIR: {f"{number}": "x" * 1000 for number in range(100)}}
+        for change in (lambda: store.update("a", old.glossary_id, large), lambda: store.create("a", "x", large)):
+            with pytest.raises(ApiError, match="disk is full") as error:
                 change()
+            assert error.value.status == 503
     assert store.of("a") == [old] and store.entries(old.dictionaries[0]) == {"Hund": "dog"}
-    assert len(list(tmp_path.glob("*.*"))) == 3
-    store.close()
+
+
+@pytest.mark.parametrize("contents", [b"no database" * 100, None])
+def test_a_damaged_file_is_refused_at_the_start(tmp_path, contents):
+    store = GlossaryStore(tmp_path)
+    store.create("a", "Tiere", {PAIR: {f"{number}": "x" * 1000 for number in range(100)}})
+    path = tmp_path / "glossaries.sqlite"
+    whole = path.read_bytes()
+    path.write_bytes(contents or whole[:4096] + b"x" * 4096 + whole[8192:])
+    with pytest.raises(UserError, match="is damaged"):
+        GlossaryStore(tmp_path)
+    with pytest.raises(ApiError) as error:
+        store.create("a", "x", {PAIR: {"a": "b"}})
+    assert error.value.status == 503
 
 
 def test_a_key_sees_only_its_own_glossaries(tmp_path, monkeypatch):
@@ -302,7 +341,6 @@ def test_a_key_sees_only_its_own_glossaries(tmp_path, monkeypatch):
                 headers = {"Authorization": f"DeepL-Auth-Key {key}"} if key else {}
                 answer = requests.request(method, f"{url}{path}", headers=headers, timeout=20)
                 assert answer.status_code == 403 and answer.json()["message"]
-    store.close()
 
 
 @pytest.mark.parametrize(("entries", "format", "named"), [
@@ -357,20 +395,18 @@ def test_a_client_fills_neither_the_disk_nor_the_memory(tmp_path, monkeypatch):
             found = error.status
         assert found == status, client
     with pytest.raises(ApiError) as error:
-        store.update("a", last.glossary_id, lambda old: {PAIR: {f"a{number}": "b" for number in range(101)}})
+        store.update("a", last.glossary_id, {PAIR: {f"a{number}": "b" for number in range(101)}})
     assert error.value.status == 413
     monkeypatch.setattr(deepl_glossaries, "CLIENT_BYTES", 3 * 8192 + 30)
     with pytest.raises(ApiError) as error:
-        store.update("a", last.glossary_id, lambda old: {PAIR: {"Hund": "d" * 100}})
-    assert error.value.status == 456 and len(list(tmp_path.glob("*.tsv"))) == 5
+        store.update("a", last.glossary_id, {PAIR: {"Hund": "d" * 100}})
+    assert error.value.status == 456 and store.of("a")[-1] == last
     monkeypatch.setattr(deepl_glossaries, "MAX_ENTRIES", 1_000)
     with pytest.raises(ApiError, match="the same stem"):
-        store.update("b", store.of("b")[0].glossary_id, lambda old: {PAIR: {f"hund{number:03}": "b" for number in range(
-            501)}})
+        store.update("b", store.of("b")[0].glossary_id, {PAIR: {f"hund{number:03}": "b" for number in range(501)}})
     monkeypatch.setattr(deepl_glossaries, "LOADED_ENTRIES", 1)
     loaded = [store.terms(one.dictionaries[0], PAIR) for one in store.of("a")]
     assert store.terms(store.of("a")[-1].dictionaries[0], PAIR) is loaded[-1] and len(store._loaded) == 1
-    store.close()
 
 
 def test_a_server_without_a_directory_stores_no_glossaries(echo):
@@ -382,23 +418,20 @@ def test_a_server_without_a_directory_stores_no_glossaries(echo):
     assert translated(echo, "eins", glossary_id="terms") == "en(eins)"           # of --glossary
 
 
-def test_several_threads_change_glossaries_at_the_same_time(tmp_path):
-    store = GlossaryStore(tmp_path)
-    glossary = store.create("a", "x", {PAIR: {"Hund": "dog"}})
+def test_several_threads_and_servers_change_a_glossary_at_the_same_time(tmp_path):
+    stores = GlossaryStore(tmp_path), GlossaryStore(tmp_path)
+    glossary = stores[0].create("a", "x", {PAIR: {"Hund": "dog"}})
 
     def change(thread):
         for number in range(5):
-            new = {f"{'abcd'[thread]}{number}": "x"}
-            store.update("a", glossary.glossary_id, lambda old, new=new: {
-                PAIR: store.entries(old.dictionaries[0]) | new})
+            stores[thread % 2].update("a", glossary.glossary_id, {PAIR: {f"{'abcd'[thread]}{number}": "x"}}, adds=True)
 
     threads = [threading.Thread(target=change, args=[number]) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(20)
-    assert len(store.entries(store.of("a")[0].dictionaries[0])) == 21 and len(list(tmp_path.glob("*.tsv"))) == 1
-    store.close()
+    assert len(stores[1].entries(stores[1].of("a")[0].dictionaries[0])) == 21
 
 
 # Documents
@@ -447,7 +480,7 @@ def test_a_document_with_an_error_says_why(stored, client):
             upload(client, name, b"a", **options)
 
 
-def test_documents_that_wait_are_bounded_and_old_ones_are_forgotten(monkeypatch):
+def test_documents_that_are_being_translated_are_bounded_and_translated_ones_expire(monkeypatch):
     monkeypatch.setattr(deepl_documents, "CLIENT_JOBS", 2)
     models = EchoModels()
     models.gate.clear()
@@ -465,10 +498,11 @@ def test_documents_that_wait_are_bounded_and_old_ones_are_forgotten(monkeypatch)
         assert third.headers["Retry-After"] and "too many documents" in third.json()["message"]
         models.gate.set()
         wait_until(lambda: status(second).json()["status"] == status(first).json()["status"] == "done")
-        assert upload().status_code == 200
-        assert status(first).status_code == 404 and status(second).status_code == 200
-        monkeypatch.setattr(deepl_documents, "LIFETIME_SECONDS", 0)
-        assert status(second).status_code == 404
+        monkeypatch.setattr("seq2seq.serve.files.LIFETIME_SECONDS", 0)
+        third = upload()
+        assert third.status_code == 200
+        wait_until(lambda: status(third).status_code == 404)                    # at once, because its time is 0
+        assert status(second).status_code == 200
 
 
 def test_errors_have_deepl_s_form_and_there_is_no_quota(echo):

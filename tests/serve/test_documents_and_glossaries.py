@@ -150,7 +150,6 @@ def test_a_model_uses_its_glossary_and_places_tags_by_attention(tmp_path):
         assert answer.status_code == 200
         translated = answer.json()["translatedText"]
         assert "dog" in translated and translated.count("<b>") == translated.count("</b>") == 1
-    store.close()
     (tmp_path / "terms.tsv").write_text("...\tdog\n")
     (message, _) = models.reload(changed_only=False)
     assert message.startswith("the old glossaries stay in use: ") and models.glossaries

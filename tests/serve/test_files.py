@@ -1,5 +1,6 @@
 """Translated files: uploads of any name and content, unguessable names, deletion."""
 
+import itertools
 import time
 from urllib.parse import unquote
 
@@ -10,7 +11,9 @@ from served import serving
 from seq2seq.serve import files
 from seq2seq.serve.api import Settings
 from seq2seq.serve.errors import ApiError
-from seq2seq.serve.files import FileStore, translated_name
+from seq2seq.serve.files import FileStore, StoredFile, translated_name
+
+KEYS = map(str, itertools.count())
 
 
 def upload(url, name, contents, **parameters):
@@ -105,16 +108,22 @@ def test_large_files_are_refused_and_files_below_the_limit_are_translated():
         assert requests.get(address, timeout=20).content == b"en(eins zwei)\n" * 1_000
 
 
+def add(store, contents, client):
+    key = next(KEYS)
+    store.add(StoredFile(client, "a.txt", contents), key)
+    return key
+
+
 def test_files_expire_and_are_bounded(monkeypatch):
     now = [0.0]
     store = FileStore(lambda: now[0])
-    key = store.add("a_en.txt", b"abc", "a")
-    assert store.get(key).contents == b"abc" and store.add("a_en.txt", b"abc", "a") != key
+    key = add(store, b"abc", "a")
+    assert store.get(key).contents == b"abc" and add(store, b"abc", "a") != key
     now[0] = files.LIFETIME_SECONDS
     assert store.get(key) is None
     monkeypatch.setattr(files, "MAX_BYTES", files.FILE_BYTES + 2)
     with pytest.raises(ApiError, match="larger than 2 bytes"):
-        store.add("a.txt", b"abc", "a")
+        add(store, b"abc", "a")
 
 
 def test_a_client_s_new_files_replace_its_own_old_ones_and_never_those_of_others(monkeypatch):
@@ -122,10 +131,10 @@ def test_a_client_s_new_files_replace_its_own_old_ones_and_never_those_of_others
     monkeypatch.setattr(files, "MAX_BYTES", 20)
     monkeypatch.setattr(files, "CLIENT_SHARE", 5)
     store = FileStore()
-    other = store.add("a.txt", b"12", "b")
-    mine = [store.add("a.txt", b"1", "a") for _ in range(7)]
+    other = add(store, b"12", "b")
+    mine = [add(store, b"1", "a") for _ in range(7)]
     assert [store.get(key) is not None for key in mine] == [False] * 5 + [True] * 2 and store.get(other)
-    large = store.add("a.txt", b"123456789", "a")                               # alone, it may exceed the share
+    large = add(store, b"123456789", "a")                                       # alone, it may exceed the share
     assert store.get(large) and not any(map(store.get, mine)) and store.get(other)
 
 
@@ -134,13 +143,13 @@ def test_if_the_store_is_full_the_files_of_the_client_with_most_bytes_give_way(m
     monkeypatch.setattr(files, "MAX_BYTES", 17)
     monkeypatch.setattr(files, "CLIENT_SHARE", 11)
     store = FileStore()
-    small = store.add("a.txt", b"1", "a")
-    oldest, older = store.add("a.txt", b"1234", "b"), store.add("a.txt", b"1234", "b")
-    third = store.add("a.txt", b"12", "c")
-    fourth = store.add("a.txt", b"1234", "d")
+    small = add(store, b"1", "a")
+    oldest, older = add(store, b"1234", "b"), add(store, b"1234", "b")
+    third = add(store, b"12", "c")
+    fourth = add(store, b"1234", "d")
     assert store.get(oldest) is None and all(map(store.get, (small, older, third, fourth)))
     for name in "efghijkl":                                                     # many clients do not keep one out
-        assert store.get(store.add("a.txt", b"1234", name))
+        assert store.get(add(store, b"1234", name))
 
 
 @pytest.mark.parametrize(("name", "expected"), [("a b.txt", "a b_en.txt"), ("../.txt", "txt_en"),

@@ -149,7 +149,6 @@ def test_malformed_requests_do_no_harm(count, seed, caplog, tmp_path):
         good = b"POST /translate?q=Hund&source=de&target=en HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
         assert answers(address, good).endswith(b'{"translatedText":"en(Hund)"}')
         assert service.scheduler.waiting == 0
-    settings.glossaries.close()
     assert {"200", "400"} <= set(statuses)
 
 

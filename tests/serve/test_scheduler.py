@@ -254,7 +254,7 @@ def test_a_client_that_goes_leaves_no_sentences_to_translate_again(start):
 
 def test_clients_with_little_use_come_before_those_with_much(start):
     scheduler, model, now, release = start(batch_tokens=1)
-    scheduler._clocks["busy"] = 1.0
+    scheduler._usage.use("busy", 60, 1)
     release(*(scheduler.submit("a", [name], client=name) for name in ("busy", "idle")))
     assert sentences(model) == [["idle"], ["busy"]]
 

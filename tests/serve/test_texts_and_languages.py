@@ -190,14 +190,6 @@ def test_wrong_keys_are_slowed_down_by_network_and_hide_right_ones(monkeypatch):
     assert identify(limits, "b") == "key b"
 
 
-def test_the_clients_that_were_idle_for_longest_are_forgotten(monkeypatch):
-    monkeypatch.setattr("seq2seq.serve.limits.MAX_CLIENTS", 2)
-    limits = Limits(requests_per_minute=1)
-    for client in ("address a", "address b", "address c"):
-        limits.check(client)
-    assert len(limits._requests._tokens) == 2
-
-
 # Tags of the training corpora
 
 
