@@ -67,6 +67,7 @@ class YamlDocument(TreeDocument):
                 tree.members[str(number if name is None else name.value)] = self._tree(value, seen, name)
             if node.flow_style:
                 self._in_flow.add(id(value))
+        tree.value = True if node.value and not tree.members else None            # an alias alone: not empty
         if tree.members and not node.flow_style:                                # without the comments that follow
             tree.end = [*tree.members.values()][-1].end
         return tree

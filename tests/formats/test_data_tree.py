@@ -195,6 +195,8 @@ def test_what_a_language_lacks_is_added_to_its_entries(source, expected, indent)
     ("en:\n  a: Two\n# note\nfr:\n  a: Deux\n", "en:\n  a: Two\nde:\n  a: TWO\n# note\nfr:\n  a: Deux\n"),
     ("t:\n  en: |\n    One\n    two\n  de:\n", "t:\n  en: |\n    One\n    two\n  de: |\n    ONE\n    TWO\n"),
     ("- t:\n    en: |\n      One\n    fr: Une\n", "- t:\n    en: |\n      One\n    de: |\n      ONE\n    fr: Une\n"),
+    ("a: &x\n  b: Two\nt:\n  en:\n    b: Red\n  de:\n    <<: *x\n",
+     "a: &x\n  b: TWO\nt:\n  en:\n    b: Red\n  de:\n    <<: *x\n"),
     ("t: {'en': Two}\nu: {'en': Two, 'fr': Deux}\n", "t: {'en': TWO}\nu: {'en': Two, 'de': TWO, 'fr': Deux}\n")])
 def test_yaml_with_several_languages_keeps_its_layout(source, expected):
     assert translated(source, "yaml") == expected
