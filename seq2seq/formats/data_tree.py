@@ -45,6 +45,10 @@ _LANGUAGE = re.compile(r"[a-z]{2,3}(?:[-_][A-Za-z]{2,4}){0,2}")
 _MAIN_LANGUAGES = frozenset(map(main_language, LANGUAGES))
 
 
+_NO_MEMBERS: dict[str, Node] = {}
+"""Members of all strings, of which a document may have 400,000."""
+
+
 @dataclass(slots=True, eq=False)
 class Node:
     """Value.
@@ -57,7 +61,7 @@ class Node:
     begin: int
     end: int = 0
     value: Any = None
-    members: dict[str, Node] = field(default_factory=dict)
+    members: dict[str, Node] = field(default_factory=lambda: _NO_MEMBERS)
     key_begin: int = 0
     key_end: int = 0
     is_array: bool = False

@@ -31,20 +31,22 @@ class JsonDocument(TreeDocument):
     """JSON. New non-ASCII characters are escaped if the document has only escaped ones."""
 
     def roots(self) -> list[Node]:
-        self._root = root = parse_json_tree(self.text)
+        root = parse_json_tree(self.text)
+        self._begin = root.begin
         content = self.text.removeprefix("\ufeff")
         self._ensure_ascii = "\\u" in content and content.isascii()
         self._text_key = next((key for key in _TEXT_KEYS if root.members and not root.is_array and all(
             key in one.members and not one.is_array and one.members.keys() <= {key, *_OTHER_KEYS}
             for one in root.members.values())), "")
         locale = root.text("@@locale")
+        self._locale = root.find("@@locale")
         self.source_languages = {locale} if locale is not None else set()
         self.is_catalogue = bool(self._text_key or locale)
         self._plurals: dict[tuple[int, str], Plural] = {}                       # by the place of the object, and key
         return [root]
 
     def is_kept(self, parent: Node, key: str) -> bool:
-        is_message = bool(self._text_key) and parent is not self._root
+        is_message = bool(self._text_key) and parent.begin != self._begin
         return key.startswith("@") or is_message and key != self._text_key
 
     def units_of(self, node: Node, key: str, parent: Node) -> Iterator[Unit]:
@@ -53,14 +55,14 @@ class JsonDocument(TreeDocument):
         comment = parent.text("description") if self._text_key else parent.text(f"@{key}", "description")
         unit = unit_of(node.begin, node.end, Block(
             node.value, place=f"line {self.line_at(node.begin)}", keeps_lines=True, access_keys="&",
-            syntax=(_TEXT_KEYS.get(self._text_key, "vue"), *IN_STRINGS), key=key, comment=comment or ""), info=node)
+            syntax=(_TEXT_KEYS.get(self._text_key, "vue"), *IN_STRINGS), key=key, comment=comment or ""))
         if not parent.is_array and (named := _PLURAL.fullmatch(key)):
             place = parent.begin, named[1]
             if place not in self._plurals:
                 categories = [other[2] for one in parent.members
                               if (other := _PLURAL.fullmatch(one)) and other[1] == named[1]]
                 self._plurals[place] = Plural(dict.fromkeys(categories), least=2)
-            unit.plural, unit.category = self._plurals[place], named[2]
+            unit.plural, unit.category, unit.info = self._plurals[place], named[2], node
         yield unit
 
     def write(self, unit: Unit, block: Block) -> str:
@@ -79,8 +81,8 @@ class JsonDocument(TreeDocument):
         return f",{margin_before(self.text, sibling.key_begin) or ' '}{entry}"
 
     def other_edits(self, language: str) -> Iterator[Edit]:
-        if locale := self._root.find("@@locale"):
-            yield locale.begin, locale.end, self._string(language.replace("-", "_"))
+        if self._locale:
+            yield self._locale.begin, self._locale.end, self._string(language.replace("-", "_"))
         yield from super().other_edits(language)
 
     def _string(self, text: str) -> str:

@@ -51,6 +51,7 @@ def parse_json_tree(text: str) -> Node:
                 node.key_begin, node.key_end = key
                 levels[-1].members[read_any_json(text[slice(*key)])] = node
             if token in "{[":
+                node.members = {}
                 levels.append(node)
                 key = None
             else:

@@ -60,7 +60,7 @@ class YamlDocument(TreeDocument):
             tree.value = node.value if is_string else None if node.tag == _NULL_TAG else 0
             return tree
         assert isinstance(node, CollectionNode)
-        tree.is_array = not isinstance(node, MappingNode)
+        tree.is_array, tree.members = not isinstance(node, MappingNode), {}
         for number, one in enumerate(node.value):
             name, value = (None, one) if tree.is_array else one
             if id(value) not in seen:
