@@ -102,7 +102,7 @@ def validated(model: type[P], values: Mapping[str, Any]) -> P:
         raise invalid(f"missing {name} parameter")
     if fault["type"] == "literal_error":
         raise invalid(f"{name} {str(fault['input'])[:30]} is not supported, only {fault['ctx']['expected']}")
-    raise invalid(f"{name} parameter {EXPECTED[fault['type'].partition('_')[0]]}")
+    raise invalid(f"{name} parameter {EXPECTED.get(fault['type'].partition('_')[0], 'is not valid')}")
 
 
 @dataclass(frozen=True)
