@@ -169,7 +169,6 @@ class Api:
             asked = validated(endpoint.parameters, values)
             if endpoint.access == "limited":
                 self.limits.check(client, asked.cost)
-                self.limits.require_time(client)
             return await endpoint.answer(request, client, asked)
 
         return Route(endpoint.path, answer, methods=endpoint.methods.split(), name=endpoint.answer.__name__)

@@ -64,7 +64,7 @@ class DeepLParameters(Parameters):
     glossary_id: str = ""
     """Name of a glossary on the server, or identifier of one of the client's."""
     glossary_ids: Names = frozenset()
-    """Like `glossary_id`, as a list, which may have one element."""
+    """Like glossary_id, as a list, which may have one element."""
     tag: str = ""
     """Tag of all sentences, if the model was trained with tags. A line of a text may also begin with its tag."""
     formality: Literal["default", "prefer_more", "prefer_less"] = "default"

@@ -85,7 +85,7 @@ class KeyParameters(Parameters):
     api_key: str = ""
     """API key, if the server has keys."""
     auth_key: str = ""
-    """Other name of `api_key`, as in DeepL's interface."""
+    """Other name of api_key, as in DeepL's interface."""
 
 
 P = TypeVar("P", bound=Parameters)
