@@ -144,17 +144,17 @@ class Api:
                 "confidence": [{"text": translation.split()[0], "confidence": 0.9731}]}),
             Endpoint("POST", "/detect", self.detect, DetectionParameters, [detected]),
             Endpoint("GET", "/languages", self.languages, Parameters, [
-                {"code": source, "name": language_name(source), "targets": [target, source]}], "open"),
+                {"code": source, "name": language_name(source), "targets": [target, source]}], access="open"),
             Endpoint("POST", "/translate_file", self.translate_file, FileParameters, {
                 "translatedFileUrl": "https://…/download_file/NAME"}),
-            Endpoint("GET", "/download_file/{name}", self.download_file, Parameters, None, "open"),
+            Endpoint("GET", "/download_file/{name}", self.download_file, Parameters, access="open"),
             Endpoint("GET", "/glossaries", self.glossaries, Parameters, [
-                {"name": "products", "source": source, "target": target}], "open"),
+                {"name": "products", "source": source, "target": target}], access="open"),
             Endpoint("POST", "/suggest", self.suggest, SuggestionParameters, {"success": True}),
             Endpoint("GET", "/frontend/settings", self.frontend_settings, Parameters, {
-                "charLimit": -1, "keyRequired": False}, "open"),
-            Endpoint("GET", "/health", self.health, Parameters, {"status": "ok"}, "open"),
-            Endpoint("GET", "/metrics", self.metrics, Parameters, None, "open"),
+                "charLimit": -1, "keyRequired": False}, access="open"),
+            Endpoint("GET", "/health", self.health, Parameters, {"status": "ok"}, access="open"),
+            Endpoint("GET", "/metrics", self.metrics, Parameters, access="open"),
         ]
 
     def route(self, endpoint: Endpoint[Any]) -> Route:
@@ -169,7 +169,6 @@ class Api:
             asked = validated(endpoint.parameters, values)
             if endpoint.access == "limited":
                 self.limits.check(client, asked.cost)
-                self.limits.require_time(client)
             return await endpoint.answer(request, client, asked)
 
         return Route(endpoint.path, answer, methods=endpoint.methods.split(), name=endpoint.answer.__name__)

@@ -64,7 +64,7 @@ class DeepLParameters(Parameters):
     glossary_id: str = ""
     """Name of a glossary on the server, or identifier of one of the client's."""
     glossary_ids: Names = frozenset()
-    """Like `glossary_id`, as a list, which may have one element."""
+    """Like glossary_id, as a list, which may have one element."""
     tag: str = ""
     """Tag of all sentences, if the model was trained with tags. A line of a text may also begin with its tag."""
     formality: Literal["default", "prefer_more", "prefer_less"] = "default"
@@ -184,14 +184,14 @@ class DeepLApi:
         return [
             Endpoint("POST", "/v2/translate", self.translate, DeepLTextParameters, {
                 "translations": [{"detected_source_language": source.upper(), "text": SAMPLE_TEXTS.get(target, "…")}]}),
-            Endpoint("GET POST", "/v2/languages", self.languages, LanguageListParameters, None, "open"),
-            Endpoint("GET POST", "/v2/usage", self.usage, Parameters, None, "clients"),
+            Endpoint("GET POST", "/v2/languages", self.languages, LanguageListParameters, access="open"),
+            Endpoint("GET POST", "/v2/usage", self.usage, Parameters, access="clients"),
             Endpoint("POST", "/v2/document", self.upload_document, DeepLDocumentParameters, {
                 "document_id": "0A1B", "document_key": "2C3D"}),
-            Endpoint("POST", document, self.document_status, DocumentParameters, None, "clients"),
-            Endpoint("POST", f"{document}/result", self.document_result, DocumentParameters, None, "clients"),
+            Endpoint("POST", document, self.document_status, DocumentParameters, access="clients"),
+            Endpoint("POST", f"{document}/result", self.document_result, DocumentParameters, access="clients"),
             Endpoint("GET", "/v2/glossary-language-pairs", self.glossary_language_pairs, Parameters, {
-                "supported_languages": [pair]}, "open"),
+                "supported_languages": [pair]}, access="open"),
             Endpoint("GET", "/v2/glossaries", self.list_glossaries, Parameters, {"glossaries": [record]}),
             Endpoint("POST", "/v2/glossaries", self.create_glossary, GlossaryParameters, record),
             Endpoint("GET", v2, self.get_glossary, Parameters, record),

@@ -85,7 +85,7 @@ class KeyParameters(Parameters):
     api_key: str = ""
     """API key, if the server has keys."""
     auth_key: str = ""
-    """Other name of `api_key`, as in DeepL's interface."""
+    """Other name of api_key, as in DeepL's interface."""
 
 
 P = TypeVar("P", bound=Parameters)
@@ -102,7 +102,7 @@ def validated(model: type[P], values: Mapping[str, Any]) -> P:
         raise invalid(f"missing {name} parameter")
     if fault["type"] == "literal_error":
         raise invalid(f"{name} {str(fault['input'])[:30]} is not supported, only {fault['ctx']['expected']}")
-    raise invalid(f"{name} parameter {EXPECTED[fault['type'].partition('_')[0]]}")
+    raise invalid(f"{name} parameter {EXPECTED.get(fault['type'].partition('_')[0], 'is not valid')}")
 
 
 @dataclass(frozen=True)

@@ -90,31 +90,23 @@ class Limits:
         return f"key {key}"
 
     def check(self, client: str, cost: int = 1) -> None:
-        """Count a request against the limit of requests of its client (see `identify`).
+        """Count a request against the limit of requests of its client (see `identify`), and check the client's limit of
+        computation.
 
         Args:
             cost: number of requests that this request counts as, such as the number of its texts. If the cost is above
                 the limit, the request costs as much as the limit.
         Raises:
-            SlowdownError: the client's limit is exceeded.
+            SlowdownError: a limit of the client is exceeded.
         """
         kind, _, name = client.partition(" ")
         limit = self.keys.get(name) if kind == "key" else self.requests_per_minute
-        if not limit:
-            return
-        cost = min(cost, limit)
-        left = self._requests.left(client, limit)
-        if left < cost:
-            raise SlowdownError(f"{limit:,} requests per minute are allowed", int((cost - left) * 60 / limit) + 1)
-        self._requests.use(client, limit, cost)
-
-    def require_time(self, client: str) -> None:
-        """Raise SlowdownError if a client has used up its time of the model thread."""
-        if limit := self.seconds_per_minute:
-            left = self._seconds.left(client, limit)
-            if left <= 0:
-                raise SlowdownError(f"{limit:,} seconds of computation per minute are allowed",
-                                    int(-left * 60 / limit) + 1)
+        if limit:
+            cost = min(cost, limit)
+            self._requests.require(client, limit, cost, "requests")
+            self._requests.use(client, limit, cost)
+        if self.seconds_per_minute:
+            self._seconds.require(client, self.seconds_per_minute, 0, "seconds of computation")
 
     def charge(self, client: str, seconds: float) -> None:
         """Count time of the model thread, which a request has used, against its client's limit."""

@@ -16,13 +16,12 @@ from starlette.requests import Request
 from starlette.types import Scope
 
 from seq2seq.files import NotJson, parse_json
+from seq2seq.serve.endpoints import KeyParameters
 from seq2seq.serve.errors import ApiError, invalid
 from seq2seq.serve.threads import in_thread
 
 MAX_FIELDS = 10_000
 """Maximum number of fields of a form or query string, and of values of a JSON object, including nested ones."""
-KEYS = ("api_key", "auth_key")
-"""Names of the API key in LibreTranslate's and in DeepL's interface."""
 SCHEMES = ("deepl-auth-key", "bearer")
 """Schemes that may precede the API key in the header `Authorization`, in lower case."""
 THREAD_BYTES, LARGE_BYTES = 4 * 1024, 64 * 1024
@@ -49,7 +48,7 @@ def key_in_head(scope: Scope) -> str:
     if b"_key=" not in scope["query_string"]:
         return ""
     query = dict(_form_fields(scope["query_string"], "the query string"))
-    return next((query[name] for name in KEYS if query.get(name)), "")
+    return next((query[name] for name in KeyParameters.model_fields if query.get(name)), "")
 
 
 async def read_parameters(request: Request, lists: Set[str]) -> dict[str, Any]:

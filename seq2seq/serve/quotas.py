@@ -12,6 +12,8 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 
+from seq2seq.serve.errors import SlowdownError
+
 MAX_CLIENTS = 50_000
 """Maximum number of clients whose use is remembered. If there are more, the longest idle client is forgotten."""
 
@@ -29,6 +31,11 @@ class Rate:
         now = self._clock()
         left, since = self._left.get(client, (limit, now))
         return min(limit, left + (now - since) * limit / 60)
+
+    def require(self, client: str, limit: float, amount: float, what: str) -> None:
+        """Raise SlowdownError if less than an amount is left for a client. what: its name, for the message."""
+        if (left := self.left(client, limit)) < amount:
+            raise SlowdownError(f"{limit:,} {what} per minute are allowed", int((amount - left) * 60 / limit) + 1)
 
     def use(self, client: str, limit: float, amount: float) -> None:
         """Count an amount. If it is more than what is left, the rest counts against the following minutes."""

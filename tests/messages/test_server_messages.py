@@ -148,7 +148,7 @@ def requests_beyond_the_limit(folder):
 def computation_beyond_the_limit(folder):
     limits = Limits(seconds_per_minute=3)
     limits.charge("address a", 5)
-    limits.require_time("address a")
+    limits.check("address a")
 
 
 @catalogue

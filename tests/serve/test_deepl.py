@@ -1,16 +1,17 @@
 """DeepL's interface: parameters of texts, glossaries of clients, documents. DeepL's own client asks."""
 
-import multiprocessing
 import resource
 import signal
 import sqlite3
 import threading
 import time
+from functools import partial
 
 import deepl
 import pytest
 import requests
 from deepl.api_data import MultilingualGlossaryDictionaryEntries as Entries
+from dying import in_child
 from served import EchoModels, serving, wait_until
 
 from seq2seq.errors import UserError
@@ -256,36 +257,27 @@ def test_glossaries_survive_a_restart_without_the_names_of_their_clients(tmp_pat
     assert b"Katze" in file.read_bytes() and b"key a" not in file.read_bytes()
 
 
-def replace_terms(directory, glossary_id, terms):
-    GlossaryStore(directory).update("a", glossary_id, {PAIR: terms, ("en", "de"): terms})
-
-
 def test_a_process_killed_during_a_change_leaves_the_old_glossary_or_the_new_one(tmp_path):
-    """The process is killed by the system when it writes beyond a size of the file: in its journal, or in itself."""
-    old, new = {"Hund": "d" * 1000}, {f"Wort {number}": "w" * 1000 for number in range(100)}
-    store, found, unfinished = GlossaryStore(tmp_path), [], 0
-    glossary = store.create("a", "Tiere", {PAIR: old, ("en", "de"): old})
+    """The system kills the process when it writes beyond a size of a file: of the journal, or of the glossaries."""
+    old, new = ({PAIR: terms, ("en", "de"): terms} for terms in (
+        {"Hund": "d" * 1000}, {f"Wort {number}": "w" * 1000 for number in range(100)}))
+    store, codes, unfinished = GlossaryStore(tmp_path), [], 0
+    glossary = store.create("a", "Tiere", old)
+
+    def change(size):
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        GlossaryStore(tmp_path).update("a", glossary.glossary_id, new)
+
     for size in (300_000, 200_000, 100_000, 50_000, 10_000, 3_000, 500):
-        store.update("a", glossary.glossary_id, {PAIR: old, ("en", "de"): old})
-        child = multiprocessing.get_context("fork").Process(target=limited, args=(
-            size, replace_terms, tmp_path, glossary.glossary_id, new))
-        child.start()
-        child.join(60)
-        assert child.exitcode in (0, -signal.SIGXFSZ)
+        store.update("a", glossary.glossary_id, old)
+        codes.append(in_child(partial(change, size)))
         unfinished += (tmp_path / "glossaries.sqlite-journal").exists()
         again = GlossaryStore(tmp_path)
-        contents = [again.entries(one) for one in again.get("a", glossary.glossary_id).dictionaries]
-        assert contents == [new if child.exitcode == 0 else old] * 2
-        found.append(child.exitcode)
-    assert found[0] == 0 and set(found[1:]) == {-signal.SIGXFSZ} and unfinished >= 4
-
-
-def limited(size, function, *arguments):
-    """Call a function in a process that the system kills when it writes a file beyond a size."""
-    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    function(*arguments)
+        found = {one.languages: again.entries(one) for one in again.get("a", glossary.glossary_id).dictionaries}
+        assert found == (old if codes[-1] else new)
+    assert codes == [0] + [-signal.SIGXFSZ] * 6 and unfinished >= 4
 
 
 def test_a_full_disk_leaves_the_old_glossary(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from seq2seq.serve import quotas
+from seq2seq.serve.errors import SlowdownError
 from seq2seq.serve.quotas import Held, Rate
 
 
@@ -19,6 +20,18 @@ def test_what_is_left_grows_steadily_up_to_the_limit():
     assert rate.left("a", 30) == 26
     now[0] = 60.0
     assert rate.left("a", 30) == 30
+
+
+def test_who_requires_more_than_is_left_is_told_when_it_is_there():
+    now = [0.0]
+    rate = Rate(lambda: now[0])
+    rate.use("a", 30, 19)
+    rate.require("a", 30, 11, "requests")
+    with pytest.raises(SlowdownError, match="30 requests per minute") as refused:
+        rate.require("a", 30, 13, "requests")
+    assert refused.value.headers["Retry-After"] == "5"                          # 2 of 30 in 4 of 60 seconds
+    now[0] = 5.0
+    rate.require("a", 30, 13, "requests")
 
 
 def test_more_than_is_left_counts_against_the_following_minutes():

@@ -136,14 +136,14 @@ def test_requests_become_free_steadily():
 def test_computation_is_charged_afterwards_and_becomes_free_steadily():
     now = [0.0]
     limits = Limits({"a": None}, seconds_per_minute=6, clock=lambda: now[0])
-    limits.require_time("key a")
+    limits.check("key a")
     limits.charge("key a", 7)                                                   # a request may take more than is left
-    limits.require_time("address a")
+    limits.check("address a")
     with pytest.raises(SlowdownError) as refused:
-        limits.require_time("key a")
+        limits.check("key a")
     assert refused.value.headers["Retry-After"] == "11"
     now[0] = 10.5
-    limits.require_time("key a")
+    limits.check("key a")
     Limits().charge("key a", 1e9)                                               # no limit
 
 
