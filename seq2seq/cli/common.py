@@ -76,16 +76,6 @@ def refuse_without_effect(reason: str, **options: object) -> None:
         raise UserError(f"{', '.join(given)}: no effect, because {reason}")
 
 
-def refuse_useless_files(source: Path | None, references: Sequence[Path], language: str | None, recipe: Path | None,
-                         ) -> None:
-    """Refuse a recipe with test sets beside files of a test set, and options for such files if there are none."""
-    if references:
-        refuse_without_effect("--source and --reference are the test set.", recipe=recipe)
-    else:
-        refuse_without_effect("the recipe names its test sets. Other text needs --source and --reference.",
-                              source=source, language=language)
-
-
 def load_translator(model: Path, device: str, precision: Precision, threads: int | None,
                     target_language: str | None = None, tag: str | None = None) -> Translator:
     """Load a model with the options of the command line."""

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 import seq2seq.cli.options as options
-from seq2seq.cli.common import load_translator, print_json, print_table, refuse_useless_files, require_code
+from seq2seq.cli.common import load_translator, print_json, print_table, require_code
 from seq2seq.errors import UserError
 from seq2seq.files import STANDARD_INPUT
 
@@ -40,7 +40,8 @@ def compare(
 ) -> None:
     """Compare systems, and test whether their differences are statistically significant.
 
-    Without --reference, the models translate the test sets in the recipe of the first one.
+    Without --reference, the models translate the test sets in the recipe of the first of them; a file has translations
+    of the only test set.
 
     The test covers the choice of sentences, not the chance of training. To compare recipes, train each of them with
     several seeds, and name all runs: of runs whose recipes differ only in the seed, the mean and the standard deviation
@@ -50,20 +51,18 @@ def compare(
     if len(systems) < 2:
         raise UserError(f"{systems[0]} is compared with nothing. Name two systems or more; to score one, use seq2seq "
                         "evaluate.")
-    references = reference or []
-    refuse_useless_files(source, references, language, recipe)
+    from seq2seq.evaluation.recipe_tests import read_tests
     from seq2seq.evaluation.scores import METRICS
     from seq2seq.evaluation.significance import comparison_to_dict, format_comparison
     from seq2seq.evaluation.system_comparison import compare_systems, format_seeds, scores_of_seeds
     from seq2seq.recipe import load_recipe
 
     systems = [STANDARD_INPUT if str(path) == "-" else path for path in (systems[0], *dict.fromkeys(systems[1:]))]
-    metrics = tuple(dict.fromkeys(one.value for one in metric)) if metric else METRICS
+    tests = read_tests(systems, source, reference or [], language, None if recipe is None else load_recipe(recipe))
     load = partial(load_translator, device=device, precision=precision, threads=threads, target_language=language,
                    tag=tag)
-    by_test = compare_systems(systems, source, references, language, load,
-                              None if recipe is None else load_recipe(recipe), metrics=metrics, test=paired.value,
-                              samples=samples or 0)
+    by_test = compare_systems(systems, tests, load, metrics=[one.value for one in metric] if metric else METRICS,
+                              test=paired.value, samples=samples or 0)
     values: dict[str, Any] = {}
     for name, comparisons in by_test.items():
         seeds = scores_of_seeds(systems, comparisons)
@@ -71,6 +70,7 @@ def compare(
         values[name] = (found if len(found) > 1 else next(iter(found.values()))) | ({"seeds": seeds} if seeds else {})
         if format is options.TextOrJson.text:
             tables = [format_comparison(one, str(systems[0]), other) for other, one in comparisons.items()]
-            print_table("\n".join([*([name] if name else []), "\n\n".join([*tables, format_seeds(seeds)]).rstrip()]))
+            text = "\n\n".join([*tables, format_seeds(seeds)]).rstrip()
+            print_table(text if reference else f"{name}\n{text}")
     if format is options.TextOrJson.json:
-        print_json(values.get("", values))
+        print_json(values[tests[0].name] if reference else values)

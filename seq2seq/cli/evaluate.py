@@ -15,7 +15,6 @@ from seq2seq.cli.common import (
     load_translator,
     print_json,
     print_table,
-    refuse_useless_files,
     refuse_without_effect,
     require_code,
     scores_as_text,
@@ -25,6 +24,7 @@ from seq2seq.errors import UserError
 from seq2seq.files import STANDARD_INPUT
 
 if TYPE_CHECKING:
+    from seq2seq.evaluation.recipe_tests import TestSet
     from seq2seq.evaluation.scores import Score
     from seq2seq.translation.translator import Translator
 
@@ -76,14 +76,19 @@ def evaluate(
     metrics = tuple(dict.fromkeys(one.value for one in metric or ()))
     load = partial(load_translator, device=device, precision=precision, threads=threads, target_language=language,
                    tag=tag)
-    refuse_useless_files(source, references, language, recipe)
     if not references:
         if str(system) == "-" or system.is_file() and system.suffix not in (".yaml", ".yml"):
             raise UserError(f"{system} has translations; name the file of their references with --reference.")
+        refuse_without_effect("the recipe names its test sets. Other text needs --source and --reference.",
+                              source=source, language=language)
         _evaluate_on_recipe(system, recipe, metrics, glossary, load, format, tag)
         return
+    refuse_without_effect("--reference names the test set.", recipe=recipe)
     if system.is_dir():
-        _evaluate_on_files(system, source, references, metrics, glossary, load, format)
+        from seq2seq.evaluation.recipe_tests import read_tests
+
+        test, = read_tests([system], source, references, language)
+        _evaluate_on_files(system, test, metrics, glossary, load, format)
         return
     refuse_without_effect(f"{system} is a translation already.", source=source, glossary=glossary, tag=tag)
     from seq2seq.evaluation.scores import METRICS, score_files
@@ -125,29 +130,23 @@ def _evaluate_on_recipe(model: Path, recipe: Path | None, metrics: Sequence[str]
             console.warn(f"the scores are not stored with the model: {error}")
 
 
-def _evaluate_on_files(model: Path, source: Path | None, references: Sequence[Path], metrics: Sequence[str],
-                       glossary: Path | None, load: Callable[..., Translator], format: options.TextOrJson) -> None:
-    """Print the scores of a model on a text and its references, or of a language model on a text."""
+def _evaluate_on_files(model: Path, test: TestSet, metrics: Sequence[str], glossary: Path | None,
+                       load: Callable[..., Translator], format: options.TextOrJson) -> None:
+    """Print the scores of a model on a test set in files."""
     from seq2seq.documents.adherence import recording_adherence
-    from seq2seq.evaluation.scores import METRICS, PERPLEXITY_UNITS, announce, read_files, score_pairs
-    from seq2seq.storage.checkpoints import resolve_model_path, stored_recipe
+    from seq2seq.evaluation.scores import METRICS, PERPLEXITY_UNITS, announce, score_pairs
 
-    has_source = stored_recipe(resolve_model_path(model)).task.has_source
-    if has_source and source is None:
-        raise UserError(f"{model} translates. Name the text to translate with --source.")
-    if not has_source:
-        refuse_without_effect(f"{model} is a language model, which reads the text of --reference alone.",
-                              source=source, glossary=glossary)
-        metrics = metrics or tuple(PERPLEXITY_UNITS)
-    texts, streams = read_files(source, references)
-    translator = with_glossary(load(model), glossary)
-    metrics, name = metrics or METRICS, str(source or references[0])
+    translator = load(model)
+    if not translator.task.has_source and (test.sources or glossary):
+        raise UserError(f"{model} is a language model, which reads the text of --reference alone.")
+    translator = with_glossary(translator, glossary)
+    metrics = metrics or (METRICS if translator.task.has_source else tuple(PERPLEXITY_UNITS))
+    sources = test.sources or [""] * len(test.references)
     if not PERPLEXITY_UNITS.keys() >= set(metrics):
-        announce(translator, len(texts), name)
+        announce(translator, len(sources), test.name)
     translate, adherences = recording_adherence(translator)
-    first, *others = streams
-    scores = score_pairs(translator, list(zip(texts, first, strict=True)), metrics, translate, name=name,
-                         further_references=others)
+    scores = score_pairs(translator, list(zip(sources, test.references, strict=True)), metrics, translate,
+                         name=test.name, further_references=test.further_references)
     for terms in adherences:
         scores |= terms
     _print_scores(scores, format)

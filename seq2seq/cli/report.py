@@ -29,6 +29,7 @@ def report(
         metavar="F", help="Reference translations of the test set.", show_default=False)] = None,
     language: Annotated[str | None, typer.Option(
         metavar="CODE", help="Target language of the files.", show_default="the first model's, else en")] = None,
+    recipe: options.TestRecipe = None,
     glossary: Annotated[Path | None, typer.Option(
         metavar="F", help="Glossary whose terms are counted in the translations.", show_default=False)] = None,
     scores: Annotated[list[str] | None, typer.Option(
@@ -49,11 +50,14 @@ def report(
     """
     from seq2seq.data.glossary import Glossary
     from seq2seq.documents.adherence import report_columns
+    from seq2seq.evaluation.recipe_tests import read_tests
     from seq2seq.evaluation.report_page import page
-    from seq2seq.evaluation.systems import read_scores, read_system, read_tests, tell_apart, training_frequencies
+    from seq2seq.evaluation.systems import read_scores, read_system, tell_apart, training_frequencies
+    from seq2seq.recipe import load_recipe
     from seq2seq.translation.text_io import writing
 
-    tests = read_tests(systems, source, reference, language)
+    tests = read_tests(systems, source, [reference] if reference else [], language,
+                       None if recipe is None else load_recipe(recipe))
     if scores and len(tests) > 1:
         raise OptionError("--scores needs a single test set. Name it with --source and --reference.")
     further = read_scores(scores or [], len(systems), len(tests[0].references))

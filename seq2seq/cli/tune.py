@@ -45,12 +45,9 @@ def tune(
     significantly by chance.
     """
     require_code("--language", language)
-    if (source is None) != (not reference):
-        raise UserError("--source and --reference are given together, or neither, for the recipe's validation set.")
-    if source is not None:
-        refuse_without_effect("--source and --reference are the validation set.", recipe=recipe)
     from seq2seq.evaluation import decoding_trials
-    from seq2seq.evaluation.scores import METRICS, announce, read_files
+    from seq2seq.evaluation.recipe_tests import read_tests
+    from seq2seq.evaluation.scores import METRICS, announce
     from seq2seq.recipe import load_recipe
     from seq2seq.storage.checkpoints import resolve_model_path, stored_recipe
 
@@ -60,13 +57,15 @@ def tune(
         raise UserError(f"tune compares translations; {model} does not translate.")
     chosen = metric.value if metric else next(
         (name for name in (stored.training.best_metric, *stored.measures) if name in METRICS), METRICS[0])
+    named = None if recipe is None else load_recipe(recipe)
     sources: Sequence[str | Source]
-    if source is not None:
-        sources, streams = read_files(source, reference or [])
-        target = stored.into(language).languages.target
+    if reference:
+        test, = read_tests([model], source, reference, language, named)
+        sources, streams, target = test.sources or [], test.streams, test.languages[1]
     else:
-        sources, streams, target = decoding_trials.validation_set(
-            model, language, None if recipe is None else load_recipe(recipe))
+        refuse_without_effect("the validation set is the recipe's. Other text needs --source and --reference.",
+                              source=source)
+        sources, streams, target = decoding_trials.validation_set(model, language, named)
     translator = load_translator(model, device, precision, threads, language, tag)
     name = str(source or "the validation set")
     announce(translator, len(sources), name)

@@ -7,11 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from seq2seq.data.corpus import read_pairs
-from seq2seq.errors import CheckpointError, CorpusError, UserError
+from seq2seq.data.corpus import read_pairs, read_texts
+from seq2seq.data.parallel_text import require_as_many_lines
+from seq2seq.errors import CheckpointError, CorpusError, OptionError, UserError
+from seq2seq.evaluation.scores import require_parallel, warn_about_lines
 from seq2seq.languages import same_code
 from seq2seq.recipe import Corpus, Recipe
-from seq2seq.storage.checkpoints import recipe_with_text, resolve_model_path, stored_recipe
+from seq2seq.storage.checkpoints import (
+    bundle_metadata,
+    recipe_with_text,
+    resolve_model_path,
+    run_of,
+    stored_recipe,
+    stored_tags,
+)
 from seq2seq.tokenizers.context import parse_context
 from seq2seq.tokenizers.line_reader import split_tag
 from seq2seq.tokenizers.source import Source
@@ -23,7 +32,7 @@ class TestSet:
     """Test set. sources: source sentences; None if they are not known. Only those of files can contain contexts and
     language tokens.
     languages: codes of the source and target language. corpus: recipe and corpus of the test set; None for files. tags:
-    tags with which a source may begin."""
+    tags with which a source may begin. further_references: other references of all sources."""
 
     __test__ = False                                                            # pytest must not collect this class
 
@@ -33,6 +42,12 @@ class TestSet:
     languages: tuple[str, str]
     corpus: tuple[Recipe, Corpus] | None = None
     tags: tuple[str, ...] = ()
+    further_references: tuple[list[str], ...] = ()
+
+    @property
+    def streams(self) -> list[list[str]]:
+        """All references: lists with a line for each source."""
+        return [self.references, *self.further_references]
 
     @property
     def texts(self) -> list[str] | None:
@@ -49,6 +64,60 @@ class TestSet:
         return [source for _, source, _ in read_pairs(*self.corpus, context=context)]
 
 
+def read_tests(systems: Sequence[Path], source: Path | None, references: Sequence[Path], language: str | None,
+               recipe: Recipe | None = None) -> list[TestSet]:
+    """Return the test set in files, or the test sets of a recipe.
+
+    Args:
+        systems: models and files of translations.
+        references: files with references of the same text. Empty: the test sets of `recipe`, or without one, those of
+            the recipe of the first model.
+        language: code of the target language of the files; None: that of the first model, or "en" without a model.
+    """
+    model = next((path for path in systems if path.is_dir()), None)
+    tags = () if model is None else stored_tags(bundle_metadata(resolve_model_path(model)))
+    if references:
+        if recipe is not None:
+            raise OptionError("--recipe has test sets, and --reference is another one. Leave one of the two out.")
+        return [_test_in_files(model, source, references, language, tags)]
+    if source is not None or language is not None:
+        raise OptionError("--source and --language are for a test set in files. Name its --reference, too.")
+    if model is None:
+        raise OptionError("name the reference translations of these files with --reference.")
+    found = tests_of(recipe_with_tests(model, recipe), tags)
+    for test in found:
+        require_parallel(test.sources or [], [test.references], [f"the test set {test.name}"] * 2)
+    return found
+
+
+def _test_in_files(model: Path | None, source: Path | None, references: Sequence[Path], language: str | None,
+                   tags: Sequence[str]) -> TestSet:
+    recipe = None
+    if model is not None:
+        bundle = resolve_model_path(model)
+        recipe = stored_recipe(run_of(bundle) or bundle).into(language)
+        if recipe.task.has_source and source is None:
+            raise OptionError(f"{model} has to translate. Name the text with --source.")
+    streams = [read_texts(path) for path in references]
+    texts = None if source is None else read_texts(source)
+    require_parallel(texts or streams[0], streams, [str(path) for path in (source or references[0], *references)])
+    for path, lines in zip(references, streams, strict=True):
+        warn_about_lines(str(path), lines, streams if texts is None else [texts, *streams])
+    return TestSet(references[0].name, texts, streams[0],
+                   ("", language or "en") if recipe is None else recipe.languages.codes,
+                   tags=(*(recipe.tags if recipe else ()), *tags), further_references=tuple(streams[1:]))
+
+
+def read_translations(path: Path, tests: Sequence[TestSet]) -> list[str]:
+    """Return the lines of a file with translations of the only test set."""
+    if len(tests) > 1:
+        raise OptionError(f"{path} is a file, and there are {len(tests)} test sets. Name one with --source and "
+                          "--reference.")
+    lines = read_texts(path)
+    require_as_many_lines([str(path), tests[0].name], len(lines), len(tests[0].references))
+    return lines
+
+
 def tests_of(recipe: Recipe, tags: Sequence[str]) -> list[TestSet]:
     """Return the test sets of a recipe. tags: further tags that the model knows (see `stored_tags`)."""
     found = []
@@ -60,31 +129,31 @@ def tests_of(recipe: Recipe, tags: Sequence[str]) -> list[TestSet]:
     return found
 
 
-def recipe_with_tests(model: Path, recipe: Recipe | None = None, use: Literal["test", "valid"] = "test",
-                      options: str = "a recipe with --recipe, or ") -> Recipe:
+def recipe_with_tests(model: Path, recipe: Recipe | None = None, use: Literal["test", "valid"] = "test") -> Recipe:
     """Return the recipe with the test sets of a model, after checking that it has some, and that their files exist.
 
     Args:
         model: a run or a bundle. recipe: recipe that the user has named; None: that of the run.
-        use: `valid` checks the validation sets instead. options: options of the command, in error messages.
+        use: `valid` checks the validation sets instead.
     """
     sets = {"test": "test sets", "valid": "validation sets"}[use]
     stored = stored_recipe(resolve_model_path(model))
-    files = "files with --source and --reference" if stored.task.has_source else "a file with --reference"
+    others = ("a recipe with --recipe, or "
+              f"{'files with --source and --reference' if stored.task.has_source else 'a file with --reference'}")
     named = recipe is not None
     try:
         recipe = recipe or recipe_with_text(model)
     except CheckpointError as error:
-        raise UserError(f"{error} Name its run, {options}{files}.") from None
+        raise UserError(f"{error} Name its run, {others}.") from None
     corpora = [corpus for key, corpus in recipe.data.corpora_with_keys() if key[0] == use]
     if not corpora:
-        raise UserError(f"the recipe of {model} has no {sets}. Name {options}{files}.")
+        raise UserError(f"the recipe of {model} has no {sets}. Name {others}.")
     for corpus in corpora if named else ():
         _require_same_task(recipe, corpus, stored, model)
     paths = [path for corpus in corpora for path in corpus.resolve(recipe.data_directory).paths]
     if missing := [str(path) for path in paths if not path.is_file()]:
         raise CorpusError(f"the {sets} in the recipe of {model} are missing: there is no file {', '.join(missing)}. "
-                          f"Name {options}{files}.")
+                          f"Name {others}.")
     return recipe
 
 

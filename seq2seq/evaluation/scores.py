@@ -121,29 +121,17 @@ def score_files(
     streams = (hypotheses, *references)
     for path, lines in zip(paths, streams, strict=True):
         warn_about_lines(str(path), lines, streams)
-    if "bleu" in metrics:
-        warn_if_without_spaces(reference_paths, references, language)
+    for path, lines in zip(paths[1:], references, strict=True) if "bleu" in metrics else ():
+        warn_if_without_spaces(str(path), lines, language)
     return corpus_scores(hypotheses, references, language, metrics, names=[str(path) for path in paths])
 
 
-def read_files(source: Path | None, references: Sequence[Path]) -> tuple[list[str], list[list[str]]]:
-    """Return the lines of a text, and those of each file of its references, after checking that they match line by
-    line. Print warnings about the references of a text. source: None for a language model, whose sources are empty."""
-    streams = [read_texts(path) for path in references]
-    texts = [""] * len(streams[0]) if source is None else read_texts(source)
-    require_parallel(texts, streams, [str(path) for path in (source or references[0], *references)])
-    for path, lines in zip(references, streams, strict=True) if source else ():
-        warn_about_lines(str(path), lines, [texts, *streams])
-    return texts, streams
-
-
-def warn_if_without_spaces(paths: Sequence[Path], references: Sequence[Sequence[str]], language: str) -> None:
-    """Print a warning for files in a script without spaces, if BLEU's tokeniser for `language` needs spaces."""
-    for path, lines in zip(paths, references, strict=True):
-        text = "".join(lines)
-        if bleu_tokenizer(language) == "13a" and len(SPACELESS_CHARACTER.findall(text)) > len(text) / 2:
-            console.warn(f"{path} is in a script without spaces between words, and BLEU's tokeniser for {language} "
-                         "counts the words between spaces. Name the language of the text, such as --language zh.")
+def warn_if_without_spaces(name: str, references: Sequence[str], language: str) -> None:
+    """Print a warning for text in a script without spaces, if BLEU's tokeniser for `language` needs spaces."""
+    text = "".join(references)
+    if bleu_tokenizer(language) == "13a" and len(SPACELESS_CHARACTER.findall(text)) > len(text) / 2:
+        console.warn(f"{name} is in a script without spaces between words, and BLEU's tokeniser for {language} "
+                     "counts the words between spaces. Name the language of the text, such as --language zh.")
 
 
 def warn_about_lines(name: str, lines: Sequence[str], parallel: Sequence[Sequence[str]]) -> None:

@@ -22,10 +22,10 @@ from seq2seq.devices import kind, return_freed_memory
 from seq2seq.errors import CorpusError, OptionError, UserError
 from seq2seq.evaluation.calibration import Calibration, fit
 from seq2seq.evaluation.error_analysis import sentence_scores, word_frequencies
-from seq2seq.evaluation.recipe_tests import TestSet, recipe_with_tests, tests_of
-from seq2seq.evaluation.scores import announce, corpus_scores, require_parallel
+from seq2seq.evaluation.recipe_tests import TestSet, read_translations
+from seq2seq.evaluation.scores import announce, corpus_scores
 from seq2seq.recipe import Recipe
-from seq2seq.storage.checkpoints import bundle_metadata, resolve_model_path, run_of, stored_recipe, stored_tags
+from seq2seq.storage.checkpoints import bundle_metadata, resolve_model_path, run_of, stored_recipe
 from seq2seq.storage.directories import read_metadata
 from seq2seq.tokenizers.canonical_text import is_blank
 from seq2seq.tokenizers.source import Source
@@ -64,37 +64,6 @@ class System:
     device: str = ""
 
 
-def read_tests(paths: Sequence[Path], source: Path | None, references: Path | None, language: str | None
-               ) -> list[TestSet]:
-    """Return the test sets: the given files, or the test sets in the recipe of the first model.
-
-    language: code of the target language of the files; None: that of the first model, or "en" without a model.
-    """
-    model = next((path for path in paths if path.is_dir()), None)
-    recipe = None if model is None else _recipe(model).into(language)
-    if references is None and (source is not None or language is not None):
-        raise OptionError("--source and --language are for a test set in files. Name its --reference, too.")
-    if references is not None:
-        texts = None if source is None else read_texts(source)
-        expected = read_texts(references)
-        if texts is not None and source is not None:
-            require_as_many_lines([str(source), str(references)], len(texts), len(expected))
-        languages = ("", language or "en") if recipe is None else recipe.languages.codes
-        if model is not None and texts is None:
-            raise OptionError(f"{model} has to translate. Name the text with --source.")
-        require_parallel(expected, [expected], [str(references)] * 2)
-        tags = (*recipe.tags, *_stored_tags(model)) if recipe and model else ()
-        return [TestSet(references.name, texts, expected, languages, tags=tags)]
-    if recipe is None:
-        raise OptionError("name the reference translations of these files with --reference, and their source text with "
-                          "--source.")
-    assert model is not None, "only a model has a recipe"
-    found = tests_of(recipe_with_tests(model, options="").into(language), _stored_tags(model))
-    for test in found:
-        require_parallel(test.sources or [], [test.references], [f"the test set {test.name}"] * 2)
-    return found
-
-
 def read_system(path: Path, tests: Sequence[TestSet], *, device: str = "auto", precision: str = "reference",
                 threads: int | None = None, robustness: bool = False) -> System:
     """Return a system with its translations of the test sets. If it is a model, this function translates them.
@@ -102,12 +71,7 @@ def read_system(path: Path, tests: Sequence[TestSet], *, device: str = "auto", p
     robustness: True to also translate test sets with changed text (see `robustness_slices`).
     """
     if not path.is_dir():
-        if len(tests) > 1:
-            raise OptionError(f"{path} is a file, and there are {len(tests)} test sets. Name one with --source and "
-                              "--reference.")
-        lines = read_texts(path)
-        require_as_many_lines([str(path), tests[0].name], len(lines), len(tests[0].references))
-        return System(path.name, path, {tests[0].name: lines})
+        return System(path.name, path, {tests[0].name: read_translations(path, tests)})
     bundle = resolve_model_path(path)
     recipe = stored_recipe(run_of(bundle) or bundle)
     hashes = dict(read_metadata(bundle, "bundle", required=())["sha256"])
@@ -181,16 +145,6 @@ def training_frequencies(systems: Sequence[System], language: str) -> Counter[st
             console.warn(f"the training text of {system.name} cannot be read, so that the report has no table by the "
                          "frequency of words")
     return None
-
-
-def _recipe(model: Path) -> Recipe:
-    """Return the recipe of a run, or of a bundle, which names no text."""
-    bundle = resolve_model_path(model)
-    return stored_recipe(run_of(bundle) or bundle)
-
-
-def _stored_tags(model: Path) -> tuple[str, ...]:
-    return stored_tags(bundle_metadata(resolve_model_path(model)))
 
 
 def _translate(translator: Translator, lines: Sequence[str | Source], system: str, text: str) -> list[Translation]:

@@ -17,10 +17,10 @@ from seq2seq.documents.adherence import report_columns
 from seq2seq.evaluation import systems
 from seq2seq.evaluation.calibration import MIN_SENTENCES, fit, isotonic, reliability
 from seq2seq.evaluation.error_analysis import buckets, ngram_differences, scores_with_intervals, word_frequencies
-from seq2seq.evaluation.recipe_tests import TestSet
+from seq2seq.evaluation.recipe_tests import TestSet, read_tests
 from seq2seq.evaluation.report_page import page
 from seq2seq.evaluation.scores import corpus_scores
-from seq2seq.evaluation.systems import System, read_system, read_tests, tell_apart
+from seq2seq.evaluation.systems import System, read_system, tell_apart
 from seq2seq.recipe import load_recipe, parse_recipe
 from seq2seq.storage.checkpoints import best_bundle
 from seq2seq.training.run import train
@@ -249,7 +249,7 @@ def translate_with_ballast(translate, *arguments):
 
 @pytest.mark.slow
 def test_the_memory_of_each_model_is_what_its_translations_need(folder, monkeypatch):
-    tests = read_tests([folder / "run"], None, None, None)
+    tests = read_tests([folder / "run"], None, [], None)
     held = np.ones(50_000_000)                                                  # 400 MB that something else holds
     small = read_system(folder / "run", tests, device="cpu", threads=1).peak_megabytes
     del held
@@ -301,4 +301,4 @@ def test_missing_files_are_errors(folder, tmp_path):
                       [folder / "run", "--output", tmp_path]):
         assert main(["report", "--output", str(tmp_path / "r.html"), *map(str, arguments)]) == 2
     assert not (tmp_path / "r.html").exists()
-    assert read_tests([folder / "run"], None, None, None)[0].name == "small"
+    assert read_tests([folder / "run"], None, [], None)[0].name == "small"

@@ -10,6 +10,7 @@ import sacrebleu
 
 from seq2seq.errors import CheckpointError, CorpusError, UserError
 from seq2seq.evaluation.error_analysis import scores_with_intervals
+from seq2seq.evaluation.recipe_tests import read_tests
 from seq2seq.evaluation.scores import (
     METRICS,
     Score,
@@ -239,7 +240,7 @@ def test_translations_of_subwords_are_named_with_the_remedy(tmp_path, capsys, li
 def test_text_without_spaces_in_a_language_with_spaces_is_named(tmp_path, capsys, lines, language, warned):
     path = write_lines(tmp_path / "theirs.zh", lines)
     score_files(path, [path], language)
-    compare_systems([path, path], None, [path], language, None, metrics=["bleu"], samples=3)
+    compare_systems([path, path], read_tests([path], None, [path], language), None, metrics=["bleu"], samples=3)
     assert capsys.readouterr().err.count("warning") == 2 * warned
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from command_files import save_model
 
 from seq2seq.cli import main
 from seq2seq.errors import CorpusError
@@ -126,8 +127,7 @@ def test_invalid_comparisons_are_refused(files, monkeypatch, options):
 def test_a_baseline_model_needs_a_source_and_files_are_checked_before_translating(files, capsys, monkeypatch):
     from seq2seq.cli import compare
 
-    model = files / "model"
-    model.mkdir()
+    model = save_model(files / "model")
     arguments = ["compare", str(files / "good"), str(model), "--reference", str(files / "reference")]
     assert main(arguments) == 2
     assert "with --source" in capsys.readouterr().err

@@ -12,9 +12,9 @@ from seq2seq.data.corpus import Counts, as_lines, read_pairs
 from seq2seq.data.preparation import TrainingText, cleaned, prepare, prepared_text, training_pairs
 from seq2seq.documents.translate_document import translate_document
 from seq2seq.errors import CheckpointError, FormatError, OptionError, RecipeError
+from seq2seq.evaluation.recipe_tests import read_tests
 from seq2seq.evaluation.rescoring import rescore
 from seq2seq.evaluation.system_comparison import compare_systems
-from seq2seq.evaluation.systems import read_tests
 from seq2seq.interop import argos
 from seq2seq.recipe import Corpus, DecodingSection, Languages, load_recipe
 from seq2seq.serve.models import MachineOptions, Models
@@ -229,12 +229,13 @@ def test_each_of_two_systems_reads_its_own_context(folder):
         return one
 
     best = best_bundle(folder / "run")
-    compare_systems([folder / "run", best], None, [], None, load, samples=10)
+    tests = read_tests([folder / "run"], None, [], None)
+    compare_systems([folder / "run", best], tests, load, samples=10)
     plain = (folder / "valid.en").read_text().splitlines()
     assert [(source.text, source.context) for source in read[best.name]] == [(line, None) for line in plain]
     assert [source.text for source in read["run"]] == plain
     assert sum(source.context is not None for source in read["run"]) == 15
-    test, = read_tests([folder / "run"], None, None, None)
+    test, = tests
     assert (test.sources, test.sources_for(0), test.sources_for(2)) == (plain, read[best.name], read["run"])
 
 

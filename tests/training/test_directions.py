@@ -11,8 +11,9 @@ from seq2seq.cli import application
 from seq2seq.data.corpus import read_pairs
 from seq2seq.data.preparation import TrainingText, make_tokenizers
 from seq2seq.errors import OptionError, RecipeError, TokenizerError
+from seq2seq.evaluation.recipe_tests import read_tests
 from seq2seq.evaluation.system_comparison import compare_systems
-from seq2seq.evaluation.systems import read_system, read_tests
+from seq2seq.evaluation.systems import read_system
 from seq2seq.inference.load_model import read_model
 from seq2seq.interop import ctranslate2, huggingface_export
 from seq2seq.interop.huggingface_import import import_model
@@ -211,12 +212,12 @@ def test_another_model_reads_the_same_test_sets_without_language_tokens(folder, 
         loaded = Translator.load(path)
         return Asked(**{field.name: getattr(loaded, field.name) for field in dataclasses.fields(loaded)})
 
-    compare_systems([folder / "run", folder / "alone"], None, [], None, load, samples=10)
+    tests = read_tests([folder / "run"], None, [], None)
+    compare_systems([folder / "run", folder / "alone"], tests, load, samples=10)
     plain = {name: [source.text for _, source, _ in read_pairs(recipe, spec)]
              for name, spec in recipe.data.test.items()}
     assert asked == [("run", "de", plain["en_de"]), ("run", "la", plain["de_la"]),
                      ("alone", "de", plain["en_de"]), ("alone", "de", plain["de_la"])]
-    tests = read_tests([folder / "run"], None, None, None)
     assert [test.sources for test in tests] == list(plain.values())
     system = read_system(folder / "run", tests, precision="fp32", robustness=True)
     expected = texts(Translator.load(folder / "run", precision="fp32", target_language="la"), plain["de_la"])

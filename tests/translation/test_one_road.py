@@ -17,8 +17,9 @@ import seq2seq
 from seq2seq import Source, Translator, TranslatorPool
 from seq2seq.cli import application
 from seq2seq.errors import OptionError
+from seq2seq.evaluation.recipe_tests import read_tests
 from seq2seq.evaluation.scores import evaluate_tests, score_pairs, to_dict
-from seq2seq.evaluation.systems import read_system, read_tests
+from seq2seq.evaluation.systems import read_system
 from seq2seq.formats.placeholders import Placeholders
 from seq2seq.recipe import load_recipe
 from seq2seq.storage.checkpoints import best_bundle, bundle_metadata
@@ -88,7 +89,7 @@ def test_evaluation_validation_and_reports_score_the_translations(translator, mo
     assert score_pairs(translator, pairs, ["chrf"])["chrf"].value == of_road and seen == [expected]
     for name, lines in (("source", LINES), ("reference", REFERENCES)):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
-    tests = read_tests([model], tmp_path / "source", tmp_path / "reference", None)
+    tests = read_tests([model], tmp_path / "source", [tmp_path / "reference"], None)
     system = read_system(model, tests, device="cpu", precision="fp32")
     assert system.translations[tests[0].name] == expected
     assert tests[0].texts[0] == "ein <b>Hund</b> läuft"

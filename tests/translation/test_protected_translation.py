@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from property_checks import few_and_many
 
 from seq2seq.data.glossary import Glossary, find_words
-from seq2seq.documents.adherence import adherence, adherence_of
+from seq2seq.documents.adherence import adherence, recording_adherence
 from seq2seq.errors import RequestError
 from seq2seq.formats.inline_tags import Tag
 from seq2seq.formats.placeholders import Placeholders
@@ -312,13 +312,17 @@ def test_adherence_counts_exact_forms_and_inflections_of_each_term_of_a_sentence
 def test_terms_of_the_context_are_not_counted():
     model = Model(lambda text: "eine Katze" if "cat" in text else "sie schläft", context=1)
     translator, lines = Protected(model, glossary=glossary("cat\tKatze")), ["␞ a cat", "a cat␞ it sleeps"]
-    scores = adherence_of(translator, lines, translator.translate(lines))
+    translate, adherences = recording_adherence(translator)
+    translate(lines)
+    scores, = adherences
     assert scores["terms"].signature == "terms:1|form:inflected"
 
 
 def test_a_test_set_without_any_term_of_the_glossary_is_reported(capsys):
     translator = Protected(Model(str.upper), glossary=glossary("cat\tKatze"))
-    assert adherence_of(translator, ["a bird"], translator.translate(["a bird"])) == {}
+    translate, adherences = recording_adherence(translator)
+    translate(["a bird"])
+    assert adherences == [{}]
     assert "no source contains a term of the glossary" in capsys.readouterr().err
 
 
