@@ -17,6 +17,7 @@ from pathlib import Path
 
 from seq2seq.data.glossary import Glossary, Term
 from seq2seq.errors import UserError
+from seq2seq.files import parse_json
 from seq2seq.formats.block import DocumentError
 from seq2seq.formats.tables import read_rows
 from seq2seq.languages import canonical
@@ -181,7 +182,7 @@ class GlossaryStore:
             row = database.execute("SELECT entries FROM dictionary WHERE id = ?", (dictionary.id,)).fetchone()
         if row is None:
             raise ApiError(404, "The glossary was changed or deleted")
-        return dict(json.loads(row[0]))
+        return dict(parse_json(row[0]))
 
     def terms(self, dictionary: Dictionary, languages: Languages) -> Glossary:
         """Return the terms of a dictionary for a direction of a model. languages: source and target language."""

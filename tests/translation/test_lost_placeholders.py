@@ -105,7 +105,7 @@ class Plain:
     """Document whose blocks are rendered one behind the other."""
 
     blocks: list
-    left_out = ()
+    left = left_out = ()
 
     def render(self, translations, language):
         return "|".join(block.serialize(str) for block in translations).encode()
