@@ -260,7 +260,7 @@ def _write(database: sqlite3.Connection, client: str, glossary_id: str, dictiona
     for languages, entries in dictionaries.items():
         key = glossary_id, *languages
         old = database.execute(f"SELECT entries FROM dictionary {_ONE_DICTIONARY}", key).fetchone() if adds else None
-        entries = {**(json.loads(old[0]) if old else {}), **entries}
+        entries = {**(parse_json(old[0]) if old else {}), **entries}
         _require_small(entries, languages)
         encoded = json.dumps(entries, ensure_ascii=False).encode()
         database.execute("REPLACE INTO dictionary (glossary, source_lang, target_lang, entry_count, entries) "
