@@ -91,7 +91,7 @@ def examples(lines: Sequence[str]) -> str:
 
 def application(words: Sequence[str]) -> typer.Typer:
     """Return the application for a command line: with the command that it names, because converting all of them takes
-    time, or with all commands, for the help and for messages."""
+    time, or with all commands, for messages and completion. The list of commands needs none of their parameters."""
     app = typer.Typer(
         name="seq2seq", cls=CommandGroup, no_args_is_help=True, pretty_exceptions_enable=False,
         rich_markup_mode="rich", context_settings={"help_option_names": ["-h", "--help"]},
@@ -106,7 +106,8 @@ def application(words: Sequence[str]) -> typer.Typer:
     for name in words[:1] if words and words[0] in names else names:
         command = commands[names[name]]
         run = getattr(command, names[name])
-        app.command(name, cls=Command, help=unwrapped(run.__doc__), epilog=examples(command.EXAMPLES))(run)
+        app.command(name, cls=Command, help=unwrapped(run.__doc__), epilog=examples(command.EXAMPLES))(
+            (lambda: None) if words[:1] in (["--help"], ["-h"]) else run)
     return app
 
 

@@ -91,7 +91,7 @@ SourceFile = Annotated[Path, typer.Argument(
 TargetFile = Annotated[Path, typer.Argument(
     metavar="TARGET", help="Translation of SOURCE, line by line; - is standard input.", show_default=False)]
 Source = Annotated[Path | None, typer.Option(
-    "--source", metavar="F", help="Text for models to translate.", show_default=False)]
+    "--source", metavar="F", help="Source text of the test set, for models to translate.", show_default=False)]
 References = Annotated[list[Path] | None, typer.Option(
     "--reference", metavar="F", help="Reference translations, one per line. Can be repeated.",
     show_default=False)]

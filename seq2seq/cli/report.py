@@ -23,12 +23,10 @@ def report(
         metavar="SYSTEM", help="Runs, bundles, or files of translations. The first system is compared with each "
         "of the others.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="HTML file.")] = Path("report.html"),
-    source: Annotated[Path | None, typer.Option(
-        metavar="F", help="Source text of the test set.", show_default="the first model's recipe")] = None,
+    source: options.Source = None,
     reference: Annotated[Path | None, typer.Option(
         metavar="F", help="Reference translations of the test set.", show_default=False)] = None,
-    language: Annotated[str | None, typer.Option(
-        metavar="CODE", help="Target language of the files.", show_default="the first model's, else en")] = None,
+    language: options.Language = None,
     recipe: options.TestRecipe = None,
     glossary: Annotated[Path | None, typer.Option(
         metavar="F", help="Glossary whose terms are counted in the translations.", show_default=False)] = None,

@@ -100,7 +100,8 @@ def _test_in_files(model: Path | None, source: Path | None, references: Sequence
             raise OptionError(f"{model} has to translate. Name the text with --source.")
     streams = [read_texts(path) for path in references]
     texts = None if source is None else read_texts(source)
-    require_parallel(texts or streams[0], streams, [str(path) for path in (source or references[0], *references)])
+    require_parallel(streams[0] if texts is None else texts, streams,
+                     [str(path) for path in (source or references[0], *references)])
     for path, lines in zip(references, streams, strict=True):
         warn_about_lines(str(path), lines, streams if texts is None else [texts, *streams])
     return TestSet(references[0].name, texts, streams[0],

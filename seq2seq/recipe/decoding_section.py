@@ -77,7 +77,7 @@ class DecodingSection(Section):
     min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Sample only from pieces that are at least `min_p` times as probable as the most probable piece."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
-    """Seed of the samples. The samples of a line depend on the seed and on the line number."""
+    """Seed of the samples; those of a line depend on the seed and on the line number."""
     mbr: Annotated[int, Field(ge=0, le=1000)] = 0
     """Number of candidates for minimum-Bayes-risk decoding, which chooses the candidate with the highest mean chrF
     against all candidates. They are samples if `sampling` is true, else hypotheses of the beam. 0 turns it off."""
@@ -86,9 +86,9 @@ class DecodingSection(Section):
     (`sampling` without `mbr`) may be equal. If `mbr` is not 0, the maximum is `mbr`; otherwise, the maximum in beam
     search is `beam_size`."""
     safety_net: bool = True
-    """Check each translation for faults: empty output, loops, impossible length, copied source text, missing or
-    changed numbers, missing addresses. If a translation has faults, retry with other options, then sentence by
-    sentence, and keep the translation with fewer faults. Samples and translations chosen by `mbr` are not retried."""
+    """Check each translation for faults (empty output, loops, impossible length, copied source text, missing or changed
+    numbers, missing addresses), and retry faulty ones: with other options, then sentence by sentence. The translation
+    with fewer faults is kept. Samples and translations chosen by `mbr` are not retried."""
     word_confidence: bool = False
     """Also return the model's confidence in each word: the geometric mean of the probabilities of its pieces."""
     shortlist: Pieces = 0
