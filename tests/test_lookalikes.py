@@ -174,7 +174,8 @@ def test_other_commands_say_it_too(tmp_path, model, command):
     write_lines(tmp_path / "in.en", ["the bear", "bear"])
     files = [tmp_path / "in.de", tmp_path / "in.en"] if command == "score" else [
         "--source", tmp_path / "in.de", "--reference", tmp_path / "in.en"]
-    assert "U+718A" in " ".join(run_command(command, model, *files, "--device", "cpu").err.split())
+    told = " ".join(run_command(command, model, *files, "--device", "cpu").err.split())
+    assert f"{tmp_path / 'in.de'}: 1 line has characters" in told and "U+718A" in told
 
 
 def test_the_warning_about_a_document_names_the_place_in_the_document(tmp_path, model, capsys):

@@ -141,12 +141,12 @@ def _evaluate_on_files(model: Path, test: TestSet, metrics: Sequence[str], gloss
         raise UserError(f"{model} is a language model, which reads the text of --reference alone.")
     translator = with_glossary(translator, glossary)
     metrics = metrics or (METRICS if translator.task.has_source else tuple(PERPLEXITY_UNITS))
-    sources = test.sources or [""] * len(test.references)
+    sources, name = test.sources or [""] * len(test.references), test.source_name or test.name
     if not PERPLEXITY_UNITS.keys() >= set(metrics):
-        announce(translator, len(sources), test.name)
+        announce(translator, len(sources), name)
     translate, adherences = recording_adherence(translator)
     scores = score_pairs(translator, list(zip(sources, test.references, strict=True)), metrics, translate,
-                         name=test.name, further_references=test.further_references)
+                         name=name, further_references=test.further_references)
     for terms in adherences:
         scores |= terms
     _print_scores(scores, format)

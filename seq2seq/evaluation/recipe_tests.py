@@ -29,10 +29,13 @@ from seq2seq.tokenizers.vocabulary import as_line
 
 @dataclass(frozen=True)
 class TestSet:
-    """Test set. sources: source sentences; None if they are not known. Only those of files can contain contexts and
-    language tokens.
+    """Test set.
+
+    sources: source sentences; None if they are not known. Only those of files can contain contexts and language tokens.
     languages: codes of the source and target language. corpus: recipe and corpus of the test set; None for files. tags:
-    tags with which a source may begin. further_references: other references of all sources."""
+    tags with which a source may begin. further_references: other references of all sources. source_name: file of the
+    sources, for messages about them; "" if the test set has only one name.
+    """
 
     __test__ = False                                                            # pytest must not collect this class
 
@@ -43,6 +46,7 @@ class TestSet:
     corpus: tuple[Recipe, Corpus] | None = None
     tags: tuple[str, ...] = ()
     further_references: tuple[list[str], ...] = ()
+    source_name: str = ""
 
     @property
     def streams(self) -> list[list[str]]:
@@ -106,7 +110,8 @@ def _test_in_files(model: Path | None, source: Path | None, references: Sequence
         warn_about_lines(str(path), lines, streams if texts is None else [texts, *streams])
     return TestSet(references[0].name, texts, streams[0],
                    ("", language or "en") if recipe is None else recipe.languages.codes,
-                   tags=(*(recipe.tags if recipe else ()), *tags), further_references=tuple(streams[1:]))
+                   tags=(*(recipe.tags if recipe else ()), *tags), further_references=tuple(streams[1:]),
+                   source_name=str(source or ""))
 
 
 def read_translations(path: Path, tests: Sequence[TestSet]) -> list[str]:

@@ -38,7 +38,7 @@ def compare_systems(systems: Sequence[Path], tests: Sequence[TestSet], load: Cal
         translations.append({})
         for one in tests:
             sources = one.sources_for(translator.context)
-            announce(translator, len(sources), one.name)
+            announce(translator, len(sources), one.source_name or one.name)
             translations[-1][one.name] = [best.text for best, *_ in directed[one.name].translate(sources)]
         precisions.append(translator.precision)
     compared: dict[str, dict[str, Comparisons]] = {}
