@@ -179,7 +179,7 @@ def _syntax(message: Message) -> tuple[str, ...]:
     """Return the syntaxes of the texts of a message; see `Block.syntax`."""
     formats, documentation = _formats(message), _documentation(message)
     return (*documentation, *formats, "template", "bbcode", "filter", *(() if formats else ("strftime",)),
-            *(() if documentation else ("wiki", "names")))
+            *(() if {"rst", "markdown"} & {*documentation} else ("names",) if documentation else ("wiki", "names")))
 
 
 def _block(message: Message, source: Field, syntax: tuple[str, ...]) -> tuple[str, Block, str]:

@@ -246,10 +246,10 @@ def test_messages_like_reserved_ones_are_translated(message):
     ("#, possible-boost-format\n#, no-wrap", ("boost", "template", "bbcode", "filter", "wiki", "names"), "_&~"),
     ("#: ../../a/b.rst:12", ("rst", "template", "bbcode", "filter", "strftime"), ""),
     ("#: foo.bar:1 of foo.bar:docstring of a.b.c:3", ("rst", "template", "bbcode", "filter", "strftime"), ""),
-    ("#: man/ls.1:7", ("man", "template", "bbcode", "filter", "strftime"), ""),
-    ("#: docs/a.adoc:7", ("asciidoc", "template", "bbcode", "filter", "strftime"), ""),
+    ("#: man/ls.1:7", ("man", "template", "bbcode", "filter", "strftime", "names"), ""),
+    ("#: docs/a.adoc:7", ("asciidoc", "template", "bbcode", "filter", "strftime", "names"), ""),
     ("#: a.txt:7", ("template", "bbcode", "filter", "strftime", "wiki", "names"), "_&~"),
-    ("#. type: Title =\n#: a.txt:7", ("asciidoc", "template", "bbcode", "filter", "strftime"), ""),
+    ("#. type: Title =\n#: a.txt:7", ("asciidoc", "template", "bbcode", "filter", "strftime", "names"), ""),
     ("#. type: Content of: <p>\n#: a.xml:7", ("template", "bbcode", "filter", "strftime", "wiki", "names"), "_&~"),
     ("#: README.md:1", ("markdown", "template", "bbcode", "filter", "strftime"), ""),
     ("#: a.c:1", ("template", "bbcode", "filter", "strftime", "wiki", "names"), "_&~")])
