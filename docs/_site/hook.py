@@ -16,7 +16,8 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 
 ROOT = Path(__file__).parents[2]
 # Pages outside of docs/.
-PAGES = ("recipes/*.md", "recipes/*/*.md", "benchmarks/*.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+PAGES = ("recipes/*.md", "recipes/*/*.md", "examples/*/*.md", "benchmarks/*.md", "CONTRIBUTING.md", "CHANGELOG.md",
+         "SECURITY.md")
 # Files that are copied; of other files to which pages link, the site has a page with the text.
 COPIED = (".png", ".svg", ".ipynb")
 LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)")

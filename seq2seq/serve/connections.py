@@ -1,5 +1,9 @@
-"""Connections of the server: HTTP/1.1 with a deadline for each phase of a connection, and a maximum number of
-connections, beyond which those that wait make room."""
+"""Connections of the server: a deadline for each phase of a connection, and a maximum number of connections, beyond
+which those that wait make room.
+
+`Connection` stands between asyncio and uvicorn's protocol, and knows no HTTP. `Phases`, the outermost middleware, tells
+it how far a request has come. They find each other through the state in ASGI's scope.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,10 @@ import logging
 import time
 from collections.abc import Callable
 from enum import Enum
-from typing import Any
+from http import HTTPStatus
 
-import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from h11 import LocalProtocolError
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from seq2seq.serve.limits import network
 
@@ -26,14 +30,13 @@ ACCEPTED_AT_ONCE = 16
 RESERVED_DESCRIPTORS = 64 + 4 * ACCEPTED_AT_ONCE
 """Descriptors that are not for connections: files, and the connections that are accepted until others, which make room
 for them, are closed, which takes up to 4 iterations of the event loop."""
-MAX_HEADER_BYTES = 128 * 1024
-"""Maximum size of a request's first line and headers. It is large, because some clients send text in the query: 5,000
-characters of 4 bytes, percent-encoded, are 60 KB."""
 RECEIVED_AT_ONCE = 16 * 1024
 """Maximum number of bytes that are taken from a connection before others have their turn: chunks of one byte take h11
 20 ms."""
-MAX_CHUNK_OVERHEAD = 16 * 1024
-"""Maximum size of the framing of a chunked body, beyond a quarter of its contents."""
+MAX_OVERHEAD = 192 * 1024
+"""Maximum number of bytes of a request that are not contents, beyond a quarter of the contents: its head, the framing
+of chunks, and what uvicorn has not passed on yet (at most 80 KB). It is large, because some clients send text in the
+query: 5,000 characters of 4 bytes, percent-encoded, are 60 KB."""
 HEAD_SECONDS, BODY_SECONDS = 30, 60
 """Maximum time from the first byte of a request, or from the connection, until its head is complete, and from there
 until its body is complete."""
@@ -46,22 +49,18 @@ STOP_SECONDS = 10
 """Maximum time after a stop signal until a request's body is complete."""
 WARNING_SECONDS = 60
 """Minimum time between two warnings about closed connections."""
+STATE = "connection"
+"""Name of the connection in the state of a request's scope."""
 
 
 class Phase(Enum):
-    """Phases of a connection, which waits for a request's head, the rest of its body, the application, the client that
-    reads the response, the next request, or the end of the connection."""
+    """What a connection waits for: a request's head, its body, the application, or, after an answer before the end of
+    the body, that the client closes it."""
 
     HEAD = 1
     BODY = 2
     WORK = 3
-    WRITING = 4
-    IDLE = 5
-    CLOSING = 6
-    GONE = 7
-
-
-CLOSED = (Phase.CLOSING, Phase.GONE)
+    LINGER = 4
 
 
 class Room:
@@ -73,11 +72,11 @@ class Room:
 
     def __init__(self, places: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.places, self._clock = places, clock
-        self._open: set[HttpProtocol] = set()
-        self._waiting: dict[str, dict[HttpProtocol, None]] = {}
+        self._open: set[Connection] = set()
+        self._waiting: dict[str, dict[Connection, None]] = {}
         self._closed, self._warned = 0, -float(WARNING_SECONDS)
 
-    def place(self, connection: HttpProtocol, waits: bool) -> None:
+    def place(self, connection: Connection, waits: bool) -> None:
         """Note that a connection is open, and whether it waits for its client."""
         self._open.add(connection)
         same = self._waiting.setdefault(connection.network, {})
@@ -87,7 +86,7 @@ class Room:
         elif not same:
             del self._waiting[connection.network]
 
-    def remove(self, connection: HttpProtocol) -> None:
+    def remove(self, connection: Connection) -> None:
         if connection in self._open:
             self.place(connection, waits=False)
             self._open.remove(connection)
@@ -107,174 +106,199 @@ class Room:
         next(iter(largest)).abort()
         return True
 
-
-class _Transport:
-    """Transport whose `close` calls `HttpProtocol.close`, for uvicorn, which closes transports itself."""
-
-    def __init__(self, transport: asyncio.Transport, protocol: HttpProtocol) -> None:
-        self._transport, self._protocol = transport, protocol
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def is_closing(self) -> bool:
-        return self._protocol.phase in CLOSED or self._transport.is_closing()
-
-    def close(self) -> None:
-        self._protocol.close()
+    def hurry(self) -> None:
+        """Allow requests whose body is incomplete STOP_SECONDS more."""
+        for connection in self._open:
+            if connection.phase is Phase.BODY:
+                connection.wait(STOP_SECONDS)
 
 
-class HttpProtocol(H11Protocol):
-    """HTTP/1.1 on one connection. Unlike in uvicorn, errors are JSON, each phase has a deadline, and what follows a
-    request before its response is dropped. uvicorn would stop reading then, and not see that the client has gone.
+class Connection(asyncio.BufferedProtocol):
+    """One connection, whose bytes the protocol of an HTTP server reads and writes.
 
-    room: all connections of the server.
+    In WORK, what is received is dropped, and the connection is closed after the answer. A server that stopped reading
+    would not see that the client has gone, and one that went on reading would have to keep it.
+
+    room: all connections of the server. make: function that returns the protocol of the HTTP server.
     """
 
-    def __init__(self, *arguments: Any, room: Room, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.room, self.network = room, ""
-        self.phase = Phase.IDLE
+    def __init__(self, room: Room, make: Callable[[Connection], asyncio.Protocol]) -> None:
+        self.room, self._http = room, make(self)
+        self.network, self.phase = "", Phase.HEAD
+        self.received = self.contents = 0                       # bytes of the request, and those of its contents
+        self.gone = asyncio.Event()
+        self._buffer = bytearray(RECEIVED_AT_ONCE)
+        self._followed = False
         self._timer: asyncio.TimerHandle | None = None
-        self._raw: asyncio.Transport
-        self._received = self._contents = 0                 # bytes of the body with and without its framing
+        self._transport: asyncio.Transport
 
-    def connection_made(self, transport: asyncio.Transport) -> None:                # type: ignore[override]
+    @property
+    def closing(self) -> bool:
+        """True if the server, or uvicorn, has closed the connection."""
+        return self._transport.is_closing()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Make room for the connection, or refuse it."""
-        self._raw = transport
-        setattr(transport, "max_size", RECEIVED_AT_ONCE)    # noqa: B010           # asyncio's types lack it
-        super().connection_made(_Transport(transport, self))                        # type: ignore[arg-type]
-        self.network = network(self.client[0] if self.client else "")
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self.network = network(str(peer[0]) if peer else "")
+        self._http.connection_made(transport)
         if self.room.make():
-            self._enter(Phase.HEAD)
+            self.enter(Phase.HEAD)
         else:
-            self._refuse(503, "The server has too many connections. Try again later")
+            self._write_error(503, "The server has too many connections. Try again later")
+            transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timeout, and leave room for other connections."""
-        self._enter(Phase.GONE)
-        super().connection_lost(exc)
+        self.wait(None)
+        self.room.remove(self)
+        self._http.connection_lost(exc)
+        self.gone.set()
 
-    def data_received(self, data: bytes) -> None:
-        if self.phase in CLOSED:
-            return
-        if self.phase in (Phase.WORK, Phase.WRITING) and self.conn.their_state is not h11.SEND_BODY:
-            self.cycle.keep_alive = False
-            return
-        cycle, before = self.cycle, len(self.cycle.body) if self.cycle else 0
-        super().data_received(data)
-        if self.cycle is cycle and self.phase is Phase.BODY:
-            self._contents += len(self.cycle.body) - before
-            self._received += len(data)
-            if self._received - self._contents > MAX_CHUNK_OVERHEAD + self._contents // 4:
-                self._refuse(400, "Invalid request: the chunks of the body are too small")
-        self._follow()
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._buffer
 
-    def on_response_complete(self) -> None:
-        """Wait for the next request. If the body of this one is incomplete, close the connection."""
-        if self.conn.their_state is h11.SEND_BODY:
-            self.close()
-        super().on_response_complete()
-        self._enter(Phase.IDLE)
+    def buffer_updated(self, nbytes: int) -> None:
+        if self.phase is Phase.WORK:
+            self._followed = True
+        elif self.phase is not Phase.LINGER:
+            if self.received - self.contents > MAX_OVERHEAD + self.contents // 4:
+                self._refuse(400, "the head is too large, or the chunks of the body are too small")
+                return
+            self.received += nbytes
+            try:
+                self._http.data_received(bytes(self._buffer[:nbytes]))
+            except LocalProtocolError:                          # uvicorn's answer to what is not valid HTTP after HEAD
+                self.abort()
 
     def pause_writing(self) -> None:
         """Start the timeout for a client that does not read its response."""
-        super().pause_writing()
-        self._enter(Phase.WRITING)
+        self._http.pause_writing()
+        self.room.place(self, waits=True)
+        self.wait(WRITE_SECONDS)
 
     def resume_writing(self) -> None:
         """Stop the timeout for a client that does not read its response."""
-        super().resume_writing()
-        if self.phase is Phase.WRITING:
-            self._follow()
+        self._http.resume_writing()
+        self.enter(self.phase)
 
-    def shutdown(self) -> None:
-        """Close the connection, or finish its request."""
-        super().shutdown()
-        if self.phase is Phase.BODY:
-            self._start(STOP_SECONDS)
-
-    def send_400_response(self, msg: str) -> None:
-        """Close a connection that received invalid HTTP. Unless a response has begun, send an error first."""
-        if len(self.conn.trailing_data[0]) > MAX_HEADER_BYTES:
-            self._refuse(431, f"Invalid request: the request's head is larger than {MAX_HEADER_BYTES:,} bytes")
-        else:
-            self._refuse(400, "Invalid request: the request is not valid HTTP")
-
-    def close(self) -> None:
-        """Close the connection when all is sent. If the client still sends, ignore that first for LINGER_SECONDS."""
-        if self.phase in CLOSED:
-            return
-        if self.conn.their_state in (h11.SEND_BODY, h11.ERROR):
-            self._enter(Phase.CLOSING)
-            self._start(LINGER_SECONDS)
-            try:
-                self._raw.write_eof()
-            except OSError:                                                         # the client has gone
-                self.abort()
-            self.flow.resume_reading()
-            return
-        self._raw.close()
-        self._enter(Phase.CLOSING if self._raw.get_write_buffer_size() else Phase.GONE)
-
-    def abort(self) -> None:
-        """Close the connection, and drop what is not sent."""
-        self._enter(Phase.GONE)
-        self._raw.abort()
-
-    def _follow(self) -> None:
-        """Enter the phase that follows from the state of the request, unless the connection is being closed."""
-        if self.phase in CLOSED:
-            return
-        if self.conn.their_state is h11.IDLE:
-            self._enter(Phase.HEAD)
-        elif self.conn.their_state is h11.SEND_BODY:
-            self._enter(Phase.BODY)
-        elif not self.cycle.response_complete:
-            if self.flow.read_paused:                                               # by h11, or by a large body
-                self.cycle.keep_alive = self.cycle.keep_alive and not self.conn.trailing_data[0]
-                self.flow.resume_reading()
-            self._enter(Phase.WORK)
-
-    def _enter(self, phase: Phase) -> None:
-        if phase is self.phase or self.phase is Phase.GONE or self.phase is Phase.CLOSING and phase is not Phase.GONE:
+    def enter(self, phase: Phase) -> None:
+        """Enter a phase, which begins with its deadline."""
+        if self.gone.is_set():
             return
         self.phase = phase
-        if phase is Phase.GONE:
-            self.room.remove(self)
-        else:
-            self.room.place(self, waits=phase is not Phase.WORK)
-        if phase is Phase.BODY:
-            self._received = self._contents = 0
-        # While a connection is idle, uvicorn's own timeout runs.
-        self._start({Phase.HEAD: HEAD_SECONDS, Phase.BODY: BODY_SECONDS, Phase.WRITING: WRITE_SECONDS,
-                     Phase.CLOSING: WRITE_SECONDS}.get(phase))
+        self.room.place(self, waits=phase is not Phase.WORK)
+        self.wait({Phase.HEAD: HEAD_SECONDS, Phase.BODY: BODY_SECONDS, Phase.LINGER: LINGER_SECONDS}.get(phase))
 
-    def _start(self, seconds: float | None) -> None:
+    def wait(self, seconds: float | None) -> None:
         """Start the timeout of this phase, instead of the one that runs. None: this phase has none."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = None if seconds is None else self.loop.call_later(seconds, self._expire)
+        self._timer = None if seconds is None else asyncio.get_running_loop().call_later(seconds, self._expire)
+
+    def work(self) -> None:
+        """The request is complete."""
+        self.enter(Phase.WORK)
+        self._transport.resume_reading()                        # uvicorn pauses it if more than the request has come
+
+    def end(self) -> None:
+        """The answer is complete. Wait for the next request."""
+        if self._followed:
+            self._transport.close()
+        self.received = self.contents = 0
+        self.enter(Phase.HEAD)
+
+    def linger(self) -> None:
+        """Send nothing more, and close the connection when the client has closed it, or after LINGER_SECONDS."""
+        self.enter(Phase.LINGER)
+        with contextlib.suppress(OSError):                      # the client has gone
+            self._transport.write_eof()
+        self._transport.resume_reading()
+
+    def abort(self) -> None:
+        """Close the connection, and drop what is not sent."""
+        self.room.remove(self)
+        self._transport.abort()
 
     def _expire(self) -> None:
-        if self.phase is Phase.HEAD:
-            self.close()
-        elif self.phase is Phase.BODY:
-            self._refuse(408, "Invalid request: the request's body did not arrive in time")
+        if self.phase is Phase.BODY and not self.closing:
+            self._refuse(408, "the request's body did not arrive in time")
         else:
             self.abort()
 
-    def _refuse(self, status: int, message: str) -> None:
-        """Answer with an error, unless a response has begun, and close the connection."""
-        # If a response has begun, h11 raises LocalProtocolError.
-        with contextlib.suppress(h11.LocalProtocolError):
-            body = json.dumps({"error": message}).encode()
-            headers = [("content-type", "application/json"), ("connection", "close"),
-                       ("content-length", str(len(body)))]
-            for event in (h11.Response(status_code=status, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
-                self._raw.write(self.conn.send(event) or b"")
-            logger.info("%s %d %s", self.network, status, message)
-        if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.disconnected = True                                      # drops the application's response
-            self.cycle.message_event.set()
-        self.close()
+    def _refuse(self, status: int, problem: str) -> None:
+        self._write_error(status, f"Invalid request: {problem}")
+        self.linger()
+
+    def _write_error(self, status: int, message: str) -> None:
+        body = json.dumps({"error": message}).encode()
+        self._transport.write(f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: application/json\r\n"
+                              f"Connection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        logger.info("%s %d %s", self.network, status, message)
+
+
+class Phases:
+    """Middleware that tells connections the phases of their requests.
+
+    An answer before the end of a request's body is sent, but not completed, so that uvicorn leaves the connection open;
+    then the connection lingers.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        connection: Connection = scope["state"].pop(STATE)
+        complete = False
+        if any(name == b"transfer-encoding" or name == b"content-length" and value.strip(b" 0")
+               for name, value in scope["headers"]):
+            connection.enter(Phase.BODY)
+        else:
+            connection.work()
+
+        async def receiving() -> Message:
+            message = await receive()
+            if connection.phase is Phase.LINGER:                # the request was refused meanwhile
+                return {"type": "http.disconnect"}
+            connection.contents += len(message.get("body", b""))
+            if connection.phase is Phase.BODY and not message.get("more_body", False):
+                connection.work()
+            return message
+
+        async def sending(message: Message) -> None:
+            nonlocal complete
+            # Closing: what followed the head is not valid HTTP.
+            if connection.closing or connection.phase is Phase.LINGER:
+                return
+            early, last = connection.phase is Phase.BODY, False
+            if message["type"] == "http.response.body":
+                last = not message.get("more_body", False)
+                message = {**message, "more_body": early or not last}
+            elif early:
+                message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
+            await send(message)
+            if last and early:
+                connection.linger()
+            elif last:
+                complete = True
+                connection.end()
+
+        await self.app(scope, receiving, sending)
+        if not complete:                                        # and will not be; uvicorn is to know that
+            connection.enter(Phase.LINGER)
+            await connection.gone.wait()
+
+
+def protocol(room: Room, http: Callable[..., asyncio.Protocol]) -> Callable[..., Connection]:
+    """Return the class for `uvicorn.Config.http` whose connections are in `room`.
+
+    http: a protocol of uvicorn.
+    """
+
+    return lambda app_state, **arguments: Connection(
+        room, lambda connection: http(app_state={**app_state, STATE: connection}, **arguments))

@@ -13,13 +13,13 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from seq2seq.console import escape_control_characters
 from seq2seq.errors import UserError
@@ -28,10 +28,12 @@ from seq2seq.serve.app import REQUEST_FIELDS, create_app
 from seq2seq.serve.connections import (
     ACCEPTED_AT_ONCE,
     MAX_CONNECTIONS,
-    MAX_HEADER_BYTES,
+    MAX_OVERHEAD,
+    RECEIVED_AT_ONCE,
     RESERVED_DESCRIPTORS,
-    HttpProtocol,
+    Phases,
     Room,
+    protocol,
 )
 from seq2seq.serve.limits import Limits
 from seq2seq.serve.service import Service
@@ -102,13 +104,23 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, with a longer queue of connections than the number that it accepts at once."""
+    """uvicorn, with a longer queue of connections than the number that it accepts at once, and with less time for the
+    bodies of requests after a stop signal."""
+
+    def __init__(self, config: uvicorn.Config, room: Room) -> None:
+        super().__init__(config)
+        self._room = room
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to accept connections."""
         await super().startup(sockets)
         for one in sockets or []:
             one.listen(LISTEN_BACKLOG)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Finish the requests in progress."""
+        self._room.hurry()
+        await super().shutdown(sockets)
 
 
 class _Proxied(ProxyHeadersMiddleware):
@@ -131,12 +143,12 @@ def create_server(app: ASGIApp, trusted_proxies: Sequence[str] = ()) -> uvicorn.
     """
     if trusted_proxies:
         app = _Proxied(app, list(trusted_proxies))                              # type: ignore[arg-type]
-    protocol = partial(HttpProtocol, room=Room(max(ACCEPTED_AT_ONCE, min(
-        MAX_CONNECTIONS, _raise_descriptor_limit() - RESERVED_DESCRIPTORS))))
+    room = Room(max(ACCEPTED_AT_ONCE, min(MAX_CONNECTIONS, _raise_descriptor_limit() - RESERVED_DESCRIPTORS)))
     return _Server(uvicorn.Config(
-        app, http=protocol, ws="none", log_config=None, access_log=False, server_header=False,  # type: ignore[arg-type]
-        lifespan="on", timeout_graceful_shutdown=STOP_SECONDS, h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-        backlog=ACCEPTED_AT_ONCE, proxy_headers=False))
+        Phases(app), http=protocol(room, H11Protocol), ws="none", log_config=None,              # type: ignore[arg-type]
+        access_log=False, server_header=False, lifespan="on", timeout_graceful_shutdown=STOP_SECONDS,
+        h11_max_incomplete_event_size=MAX_OVERHEAD + 2 * RECEIVED_AT_ONCE,
+        backlog=ACCEPTED_AT_ONCE, proxy_headers=False), room)
 
 
 def proxy_networks(addresses: Sequence[str]) -> list[str]:

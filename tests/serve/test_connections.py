@@ -192,9 +192,21 @@ def test_a_request_whose_client_is_gone_is_dropped_whatever_followed_it(more, he
         first.close()
 
 
-def test_only_the_first_of_two_requests_in_one_piece_is_answered(echo):
+def test_two_requests_in_one_piece_are_answered(echo):
     with connect(echo) as connection:
         connection.sendall(GOOD + GOOD)
+        assert rest(connection).count(b"HTTP/1.1 200 ") == 2
+
+
+def test_what_follows_a_request_at_work_is_dropped_and_the_connection_is_closed_after_the_answer():
+    models = EchoModels()
+    models.gate.clear()
+    with serving(models) as (url, _, _), connect(url) as connection:
+        connection.sendall(GOOD)
+        wait_until(lambda: models.batches)
+        connection.sendall(GOOD * 2_000)
+        time.sleep(0.2)
+        models.gate.set()
         assert rest(connection).count(b"HTTP/1.1 200 ") == 1
 
 
@@ -225,8 +237,8 @@ def test_chunks_of_one_byte_are_refused_and_others_are_not(echo):
 
 
 @pytest.mark.parametrize("data", [
-    GOOD.removesuffix(b"\r\n") + b"X: " + b"a" * 200_000, b"GET /" + b"a" * 200_000, b"a: b\r\n" * 40_000,
-    HEAD + b"Transfer-Encoding: chunked\r\n\r\n1;" + b"a" * 200_000,
+    GOOD.removesuffix(b"\r\n") + b"X: " + b"a" * 300_000, b"GET /" + b"a" * 300_000, b"a: b\r\n" * 40_000,
+    HEAD + b"Transfer-Encoding: chunked\r\n\r\n1;" + b"a" * 300_000,
     HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"a: b\r\n" * 40_000])
 def test_large_heads_chunk_extensions_and_trailers_are_refused(echo, data):
     with connect(echo) as connection:
