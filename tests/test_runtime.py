@@ -52,7 +52,7 @@ COMMANDS = {
     "long": [*TRANSLATE, "long.de"],
     "n-best": [*LINES, "--n-best", "2", "--format", "jsonl"],
     "word confidence": [*LINES, "--word-confidence", "--format", "jsonl"],
-    "a prefix": [*LINES, "--prefix", "prefix.en"],
+    "a prefix": [*LINES, "--prefix-file", "prefix.en"],
     "required phrases": [*LINES, "--require-file", "phrases.tsv"],
     "a forbidden phrase": [*LINES, "--forbid", "dog"],
     "sampling": [*LINES, "--sampling", "--top-p", "0.9"],

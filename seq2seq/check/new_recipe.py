@@ -266,11 +266,11 @@ def _recipe_of(corpora: Sequence[Corpus], languages: tuple[str, str]) -> Recipe:
         codes = Languages(source=languages[0], target=languages[1])
     except ValidationError as error:
         side, value = error.errors()[0]["loc"][0], str(error.errors()[0]["input"])
-        raise OptionError(f"--{side} {value}: not a language code such as de or en-GB.{suggestion_for(value)}"
+        raise OptionError(f"--{side}-language {value}: not a language code such as de or en-GB.{suggestion_for(value)}"
                           ) from None
     if same_code(*languages):
         raise OptionError(f"source and target are the same language, {languages[0]}. Check the files, and give the "
-                          "languages with --source and --target.")
+                          "languages with --source-language and --target-language.")
     return Recipe(name="new", languages=codes, data=Data(train=tuple(corpora), valid=tuple(corpora[:1]))
                   ).with_directory(Path())
 

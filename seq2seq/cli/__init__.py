@@ -96,9 +96,9 @@ def application(words: Sequence[str]) -> typer.Typer:
         name="seq2seq", cls=CommandGroup, no_args_is_help=True, pretty_exceptions_enable=False,
         rich_markup_mode="rich", context_settings={"help_option_names": ["-h", "--help"]},
         help="Train translation models from recipes, translate text, evaluate with BLEU.",
-        epilog="To train and use a first model: seq2seq check RECIPE, seq2seq train RECIPE, seq2seq translate "
-        "runs/NAME < TEXT\n\nTo complete commands and options with the Tab key: seq2seq --install-completion, then "
-        "open a new shell.",
+        epilog="To train and use a first model: seq2seq init train.de train.en --output mine, seq2seq train "
+        "mine/recipe.yaml, seq2seq translate runs/mine < TEXT\n\nTo complete commands and options with the Tab key: "
+        "seq2seq --install-completion, then open a new shell.",
     )
     app.callback(invoke_without_command=True)(global_options)
     commands = {command.__name__.rpartition(".")[2]: command for command in COMMANDS}

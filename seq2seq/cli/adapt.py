@@ -10,6 +10,7 @@ import typer
 
 import seq2seq.cli.options as options
 from seq2seq import console
+from seq2seq.cli.common import with_flags
 
 EXAMPLES = ("seq2seq adapt runs/de_en memory.tmx --output runs/de_en_medicine",
             "seq2seq adapt runs/en_de ui/*.po manuals.en manuals.de --output runs/en_de_ui --general news.tsv",
@@ -30,6 +31,9 @@ def adapt(
         metavar="X", min=0, help="Maximum loss on general text, in points of BLEU.")] = 0.5,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the training and of the text split.")] = 1,
     settings: options.Overrides = None,
+    device: options.TrainingDevice = None,
+    precision: options.TrainingPrecisionOption = None,
+    threads: options.TrainingThreads = None,
 ) -> None:
     """Adapt a model to the text of a domain, such as a translation memory, with little loss on other text.
 
@@ -43,7 +47,8 @@ def adapt(
     from seq2seq.interop.model_card import bundle_card
 
     found = adaptation.adapt(model, text, output, allow_loss=allow_loss, seed=seed, general=general or (),
-                             settings=settings or (), card=bundle_card)
+                             settings=with_flags(settings, device=device, precision=precision,
+                                                                  threads=threads), card=bundle_card)
     typer.echo(adaptation.as_text(found.table, found.metric, found.validated))
     typer.echo(f"chosen share: {found.chosen.share}\n\n{found.metric} on test text   before   after")
     for name, test in found.tests.items():

@@ -20,7 +20,7 @@ def average(
     models: Annotated[list[Path], typer.Argument(
         metavar="RUN_OR_CHECKPOINTS", help="A run, or several checkpoints of one run.", show_default=False)],
     output: Annotated[Path, typer.Option(
-        "--output", "-o", metavar="DIR", help="Directory to write the averaged model (a bundle) to.",
+        "--output", "-o", metavar="DIR", help="New directory for the averaged model (a bundle).",
         show_default=False)],
     last: Annotated[int | None, typer.Option(
         metavar="N", min=1, help="Average only the newest N checkpoints of the run that were saved at a validation.",

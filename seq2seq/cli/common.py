@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from seq2seq import console
-from seq2seq.cli.options import Precision, TextOrLines
+from seq2seq.cli.options import Precision, ScoringPrecision, TextOrLines
 from seq2seq.data.parallel_text import blocks, require_as_many_lines, zip_parallel
 from seq2seq.errors import CorpusError, UserError
+from seq2seq.files import STANDARD_INPUT
 from seq2seq.languages import suggestion_for
 from seq2seq.translation.text_io import Input, Line, Output, file_or_standard, reading
 
@@ -42,9 +43,15 @@ def load_recipe(path: Path, settings: Sequence[str] | None, **training: Any) -> 
     """
     from seq2seq import recipe
 
-    from_flags = [f"training.{key}={json.dumps(value)}" for key, value in training.items() if value is not None]
     # In a distributed training, only the main rank reads the training text, so it need not exist on other machines.
-    return recipe.load_recipe(path, [*(settings or ()), *from_flags], check_files=os.environ.get("RANK", "0") == "0")
+    return recipe.load_recipe(path, with_flags(settings, **training), check_files=os.environ.get("RANK", "0") == "0")
+
+
+def with_flags(settings: Sequence[str] | None, **training: Any) -> list[str]:
+    """Return the overrides of `--set`, followed by those of flags for keys of the `training` section (see
+    `load_recipe`)."""
+    return [*(settings or ()), *(f"training.{key}={json.dumps(value)}" for key, value in training.items()
+                                 if value is not None)]
 
 
 def default_run(recipe: Recipe) -> Path:
@@ -72,11 +79,11 @@ def require_code(option: str, language: str | None) -> None:
 
 def refuse_without_effect(reason: str, **options: object) -> None:
     """Raise UserError if options are given that have no effect. options: value of each option; None: not given."""
-    if given := [f"--{name}" for name, value in options.items() if value is not None]:
+    if given := [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None]:
         raise UserError(f"{', '.join(given)}: no effect, because {reason}")
 
 
-def load_translator(model: Path, device: str, precision: Precision, threads: int | None,
+def load_translator(model: Path, device: str, precision: Precision | ScoringPrecision, threads: int | None,
                     target_language: str | None = None, tag: str | None = None) -> Translator:
     """Load a model with the options of the command line."""
     from seq2seq.translation.translator import Translator
@@ -124,9 +131,16 @@ def number_or(words: Sequence[str], value: str | None, option: str) -> Any:
     raise UserError(f"{option} {value}: expected a number of at least 1{''.join(f', or {word}' for word in words)}.")
 
 
+def require_one_standard_input(paths: Iterable[Path | None]) -> None:
+    """Raise UserError if several of the paths are standard input, of which each would get a part."""
+    if sum(path is None or str(path) in ("-", str(STANDARD_INPUT)) for path in paths) > 1:
+        raise UserError("standard input can be read only once. Name a file instead of one of the -.")
+
+
 @contextmanager
 def reading_parallel(*paths: Path | None) -> Iterator[list[Input]]:
     """Open texts that match line by line. None and `-` are standard input."""
+    require_one_standard_input(paths)
     with ExitStack() as stack:
         inputs = [stack.enter_context(reading(file_or_standard(path))) for path in paths]
         require_as_many_lines([text.name for text in inputs], *(text.total for text in inputs))

@@ -9,14 +9,14 @@ from typing import Annotated, Any
 import typer
 
 import seq2seq.cli.options as options
-from seq2seq.cli.common import load_translator, print_json, print_table, require_code
+from seq2seq.cli.common import load_translator, print_json, print_table, require_code, require_one_standard_input
 from seq2seq.errors import UserError
 from seq2seq.files import STANDARD_INPUT
 
 EXAMPLES = ("seq2seq compare runs/larger runs/baseline",
             "seq2seq compare model other_model --source test.de --reference test.en",
             "seq2seq compare ours.en theirs.en model --source test.de --reference test.en --metric bleu",
-            "seq2seq compare runs/larger_* runs/baseline_*    (several seeds of each)")
+            "seq2seq compare runs/larger_* runs/baseline_*    # several seeds of each")
 
 
 def compare(
@@ -47,10 +47,11 @@ def compare(
     several seeds, and name all runs: of runs whose recipes differ only in the seed, the mean and the standard deviation
     of the scores are reported, too.
     """
-    require_code("--language", language)
+    require_code("--target-language", language)
     if len(systems) < 2:
         raise UserError(f"{systems[0]} is compared with nothing. Name two systems or more; to score one, use seq2seq "
                         "evaluate.")
+    require_one_standard_input([*systems, *(path for path in (source, *(reference or ())) if path)])
     from seq2seq.evaluation.recipe_tests import read_tests
     from seq2seq.evaluation.scores import METRICS
     from seq2seq.evaluation.significance import comparison_to_dict, format_comparison

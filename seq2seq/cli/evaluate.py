@@ -17,6 +17,7 @@ from seq2seq.cli.common import (
     print_table,
     refuse_without_effect,
     require_code,
+    require_one_standard_input,
     scores_as_text,
     with_glossary,
 )
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 EXAMPLES = ("seq2seq evaluate runs/multi30k_de_en",
             "seq2seq evaluate model --source test.de --reference test.en",
             "seq2seq evaluate model --recipe mine/recipe.yaml",
-            "seq2seq translate model test.de | seq2seq evaluate - --reference test.en",
+            "seq2seq translate model test.de --precision reference | seq2seq evaluate - --reference test.en",
             "seq2seq evaluate theirs.en --reference test.en --reference other.en",
             "seq2seq evaluate model --source test.de --reference test.en --glossary terms.tsv",
             "seq2seq evaluate model --metric perplexity --source test.de --reference test.en",
@@ -52,7 +53,7 @@ def evaluate(
         show_default="bleu, chrf and ter; of a language model, the perplexities; on test sets of a recipe, its metrics",
     )] = None,
     glossary: Annotated[Path | None, typer.Option(
-        metavar="F", help="Glossary for the translations of a model (see seq2seq translate). Adds the percentages "
+        metavar="FILE", help="Glossary for the translations of a model (see seq2seq translate). Adds the percentages "
         "of terms translated exactly, and of terms translated in any inflection.", show_default=False)] = None,
     language: options.Language = None,
     recipe: options.TestRecipe = None,
@@ -71,7 +72,7 @@ def evaluate(
     log-probability. A model with perplexity 20 is on average as uncertain as if 20 continuations were equally probable.
     Perplexity is computed per piece (subword of the model's vocabulary), per word and per character.
     """
-    require_code("--language", language)
+    require_code("--target-language", language)
     references = reference or []
     metrics = tuple(dict.fromkeys(one.value for one in metric or ()))
     load = partial(load_translator, device=device, precision=precision, threads=threads, target_language=language,
@@ -79,8 +80,8 @@ def evaluate(
     if not references:
         if str(system) == "-" or system.is_file() and system.suffix not in (".yaml", ".yml"):
             raise UserError(f"{system} has translations; name the file of their references with --reference.")
-        refuse_without_effect("the recipe names its test sets. Other text needs --source and --reference.",
-                              source=source, language=language)
+        refuse_without_effect("the recipe names its test sets. Name the references of other text with --reference.",
+                              source=source, target_language=language)
         _evaluate_on_recipe(system, recipe, metrics, glossary, load, format, tag)
         return
     refuse_without_effect("--reference names the test set.", recipe=recipe)
@@ -90,7 +91,10 @@ def evaluate(
         test, = read_tests([system], source, references, language)
         _evaluate_on_files(system, test, metrics, glossary, load, format)
         return
-    refuse_without_effect(f"{system} is a translation already.", source=source, glossary=glossary, tag=tag)
+    refuse_without_effect(f"{system} is a translation already.", source=source, glossary=glossary, tag=tag,
+                          precision=None if precision is options.Precision.reference else precision,
+                          device=None if device == "auto" else device, threads=threads)
+    require_one_standard_input([system, *references])
     from seq2seq.evaluation.scores import METRICS, score_files
 
     file = STANDARD_INPUT if str(system) == "-" else system

@@ -51,7 +51,7 @@ def export(
         help="huggingface: a Marian model of transformers. ctranslate2: a directory for CTranslate2. argos: an "
         ".argosmodel file for Argos Translate and LibreTranslate. seq2seq: a bundle with a model card, to publish.")],
     output: Annotated[Path, typer.Option(
-        "--output", "-o", metavar="PATH", help="Directory to write the exported model to; for argos, a file.",
+        "--output", "-o", metavar="PATH", help="New directory for the exported model; for argos, a new file.",
         show_default=False)],
     quantization: Annotated[Quantization | None, typer.Option(
         metavar="TYPE", help="For ctranslate2 and argos: number format of the weights, one of "
@@ -61,7 +61,7 @@ def export(
         ".onnx file of MiniSBD.", show_default="none; Argos Translate downloads one")] = None,
     source: Annotated[Path | None, typer.Option(
         metavar="FILE", help="Source lines for the comparison of the exported model with the original.",
-        show_default="the recipe's validation set")] = None,
+        show_default="the recipe's validation set; a bundle names none")] = None,
     lines: Annotated[int, typer.Option(
         metavar="N", min=1, help="Maximum number of lines to compare.")] = 500,
 ) -> None:

@@ -20,20 +20,19 @@ class Format(StrEnum):
     huggingface = "huggingface"
 
 
-EXAMPLES = ("seq2seq import --from huggingface Helsinki-NLP/opus-mt-de-en --output opus-de-en",
-            "seq2seq import --from huggingface opus-mt-en-roa --target-language fra --output opus-en-fr")
+EXAMPLES = ("seq2seq import Helsinki-NLP/opus-mt-de-en --output opus-de-en",
+            "seq2seq import opus-mt-en-roa --target-language fra --output opus-en-fr")
 
 
 def import_(
     model: Annotated[str, typer.Argument(
         metavar="PATH_OR_NAME", help="Directory of the model, or its name on the Hugging Face hub.",
         show_default=False)],
+    output: Annotated[Path, typer.Option(
+        "--output", "-o", metavar="DIR", help="New directory for the imported model (a bundle).", show_default=False)],
     format: Annotated[Format, typer.Option(
         "--from", help="Format of the model. huggingface: a Marian model of transformers, such as a model of OPUS-MT.",
-        show_default=False)],
-    output: Annotated[Path, typer.Option(
-        "--output", "-o", metavar="DIR", help="Directory to write the imported model (a bundle) to.",
-        show_default=False)],
+        )] = Format.huggingface,
     source_language: Annotated[str | None, typer.Option(
         metavar="CODE", help="Source language.", show_default="from the model's files or name")] = None,
     target_language: Annotated[str | None, typer.Option(

@@ -19,8 +19,9 @@ from seq2seq.languages import country_language, language_name
 if TYPE_CHECKING:
     from seq2seq.check.new_recipe import NewRecipe
 
-EXAMPLES = ("seq2seq init train.de train.en --source de --target en --output mine",
-            "seq2seq init memory.tmx manuals.de manuals.en ui/*.po --source de --target en --output mine",
+EXAMPLES = ("seq2seq init train.de train.en --source-language de --target-language en --output mine",
+            "seq2seq init memory.tmx manuals.de manuals.en ui/*.po --source-language de --target-language en "
+            "--output mine",
             "seq2seq init train.de train.en --valid dev.de dev.en --test news.tmx --output mine",
             "seq2seq init pairs.jsonl --source-column german --target-column english --output mine",
             "seq2seq init",
@@ -36,12 +37,14 @@ def init(
         help="Text for training: two text files that match line by line, or a file with both sides: .tsv, .csv, "
         ".jsonl, .parquet, .tmx, .xlf, .xliff or .po. Several of them become one training text.")] = None,
     source: Annotated[str | None, typer.Option(
-        metavar="CODE", help="Language of the source, such as de.", show_default="identified")] = None,
+        "--source-language", metavar="CODE", help="Language of the source, such as de.",
+        show_default="identified")] = None,
     target: Annotated[str | None, typer.Option(
-        metavar="CODE", help="Language of the target, such as en.", show_default="identified")] = None,
+        "--target-language", metavar="CODE", help="Language of the target, such as en.",
+        show_default="identified")] = None,
     output: Annotated[Path | None, typer.Option(
-        metavar="DIR", help="New directory for the recipe and its text. Its name becomes the name of the recipe.",
-        show_default=False)] = None,
+        "--output", "-o", metavar="DIR", help="New directory for the recipe and its text. Its name becomes "
+        "the name of the recipe. Required without a terminal.", show_default=False)] = None,
     valid: Annotated[list[Path] | None, typer.Option(
         metavar=options.PAIR_OR_TABLE, help="Your own validation set. Can be repeated.",
         show_default="split off")] = None,
@@ -64,7 +67,7 @@ def init(
     Validation and test text is split off if none is given, so that no sentence is in two of these parts. The given
     files are not changed, and no file is overwritten.
     """
-    for option, code in (("--source", source), ("--target", target)):
+    for option, code in (("--source-language", source), ("--target-language", target)):
         require_code(option, code)
     from seq2seq.check.given_text import corpora_of, identify_languages
     from seq2seq.check.new_recipe import write_recipe
@@ -87,12 +90,12 @@ def init(
     codes = [given or (_ask(f"Language of the {side} (code such as de)", code) if asks else code)
              for side, given, code in zip(("source", "target"), (source, target), found, strict=True)]
     if not all(codes):
-        _missing("the languages", "--source de --target en" + (
+        _missing("the languages", "--source-language de --target-language en" + (
             "" if is_installed() else
             ". To have them identified, install the extra: pip install 'seq2seq-mt[language]'"))
     languages = str(codes[0]), str(codes[1])
     for side, code in zip(("source", "target"), languages, strict=True):
-        require_code(f"--{side}", code)
+        require_code(f"--{side}-language", code)
     if not all(corpus.uses_recipe_languages for corpus in corpora):             # those are read in either direction
         languages = _confirmed(languages, found, asks)
     if output is None:
@@ -120,7 +123,8 @@ def _confirmed(languages: tuple[str, str], found: Sequence[str | None], asks: bo
             f"the source looks like {target}, and the target like {source}",
             f"Exchange the languages, for a model from {target} to {source}",
             f"For a model from {source} to {target}, give the two files (of a table, the columns) in the other order; "
-            f"for one from {target} to {source}, give --source {exchanged[0]} --target {exchanged[1]}") else languages
+            f"for one from {target} to {source}, give --source-language {exchanged[0]} --target-language "
+            f"{exchanged[1]}") else languages
     confirmed = list(languages)
     for index, (side, given, code) in enumerate(zip(("source", "target"), languages, found, strict=True)):
         if code is None or not (country_language(given) == code or is_doubtful(given, code, languages[1 - index])):

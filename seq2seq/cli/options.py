@@ -23,6 +23,15 @@ class Precision(StrEnum):
     int8 = "int8"
 
 
+class ScoringPrecision(StrEnum):
+    """Number formats of the log-probabilities of given text."""
+
+    reference = "reference"
+    fp32 = "fp32"
+    bf16 = "bf16"
+    fp16 = "fp16"
+
+
 class TrainingPrecision(StrEnum):
     """Number formats of training."""
 
@@ -87,19 +96,22 @@ Model = Annotated[Path, typer.Argument(
     metavar="MODEL", help="A bundle, or a run (its best model).", show_default=False)]
 ReportFormat = Annotated[TextOrJson, typer.Option("--format", help="Format of the report.", rich_help_panel=FORMAT)]
 SourceFile = Annotated[Path, typer.Argument(
-    metavar="SOURCE", help="Text, one sentence per line; - is standard input.", show_default=False)]
+    metavar="SOURCE", help="Text, one sentence per line; - is standard input, for one of the two.",
+    show_default=False)]
 TargetFile = Annotated[Path, typer.Argument(
-    metavar="TARGET", help="Translation of SOURCE, line by line; - is standard input.", show_default=False)]
+    metavar="TARGET", help="Translation of SOURCE, line by line; - is standard input, for one of the two.",
+    show_default=False)]
 Source = Annotated[Path | None, typer.Option(
-    "--source", metavar="F", help="Source text of the test set, for models to translate.", show_default=False)]
+    "--source", metavar="FILE", help="Text that the models translate, one sentence per line.", show_default=False)]
 References = Annotated[list[Path] | None, typer.Option(
-    "--reference", metavar="F", help="Reference translations, one per line. Can be repeated.",
+    "--reference", metavar="FILE", help="Reference translations of it, one per line. Can be repeated.",
     show_default=False)]
 Language = Annotated[str | None, typer.Option(
-    "--language", metavar="CODE", help="Language of the translations. It selects BLEU's tokeniser, and the output "
-    "language of a model with several target languages.", show_default="the model's; for files, en")]
+    "--target-language", metavar="CODE", help="Language of the translations: selects BLEU's "
+    "tokeniser, and the output of a model with several target languages.",
+    show_default="the model's; for files of translations, en")]
 TestRecipe = Annotated[Path | None, typer.Option(
-    "--recipe", metavar="RECIPE", help="Recipe with the test or validation sets.",
+    "--recipe", metavar="RECIPE", help="Recipe with the test sets.",
     show_default="the recipe of the run")]
 PairedTest = Annotated[Paired, typer.Option("--paired", help="Significance test.")]
 Samples = Annotated[int | None, typer.Option(
@@ -108,10 +120,13 @@ Samples = Annotated[int | None, typer.Option(
 Device = Annotated[str, typer.Option(
     metavar="D", help="cpu, cuda, cuda:1, …; auto uses a GPU if there is one.", rich_help_panel=MACHINE)]
 PrecisionOption = Annotated[Precision, typer.Option(
-    help="Number format. int8 is for CPUs, bf16 and fp16 are for GPUs. reference: fp32 on a CPU, on a GPU the first of "
-    "bf16, fp16 and fp32 that it supports. auto: int8, the fastest on a CPU, unless the model does not allow it or "
-    "loses more than 0.3 BLEU by it (measured at the end of training); otherwise reference.",
+    help="Number format: fp32; int8 (CPU only); bf16 or fp16 (GPU only). reference: fp32 on a CPU; on a GPU, the first "
+    "of bf16, fp16 and fp32 that it supports. auto: int8 on a CPU if the model allows it and loses at most 0.3 BLEU by "
+    "it, as measured at the end of training; else reference.",
     rich_help_panel=MACHINE)]
+ScoringPrecisionOption = Annotated[ScoringPrecision, typer.Option(
+    "--precision", help="Number format: fp32; bf16 or fp16 (GPU only). reference: fp32 on a CPU; on a GPU, the first "
+    "of bf16, fp16 and fp32 that it supports.", rich_help_panel=MACHINE)]
 TrainingDevice = Annotated[str | None, typer.Option(
     "--device", metavar="D", help="cpu, cuda, cuda:1, …; auto uses a GPU if there is one. Short for --set "
     "training.device=D.", show_default="the recipe's", rich_help_panel=MACHINE)]

@@ -22,17 +22,19 @@ def report(
     systems: Annotated[list[Path], typer.Argument(
         metavar="SYSTEM", help="Runs, bundles, or files of translations. The first system is compared with each "
         "of the others.")],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="HTML file.")] = Path("report.html"),
+    output: Annotated[Path, typer.Option(
+        "--output", "-o", metavar="FILE", help="Output file, a page.")] = Path("report.html"),
     source: options.Source = None,
     reference: Annotated[Path | None, typer.Option(
-        metavar="F", help="Reference translations of the test set.", show_default=False)] = None,
+        metavar="FILE", help="Reference translations of the test set.", show_default=False)] = None,
     language: options.Language = None,
     recipe: options.TestRecipe = None,
     glossary: Annotated[Path | None, typer.Option(
-        metavar="F", help="Glossary whose terms are counted in the translations.", show_default=False)] = None,
+        metavar="FILE", help="Glossary whose terms are counted in the translations.", show_default=False)] = None,
     scores: Annotated[list[str] | None, typer.Option(
-        metavar="NAME=F", help="File with another score of each sentence, such as COMET: one number per line. For each "
-        "NAME, give this option once for each system, in the order of the systems.", show_default=False)] = None,
+        metavar="NAME=FILE", help="File with another score of each sentence, such as COMET: one number per line. "
+        "For each NAME, give this option once for each system, in the order of the systems.",
+        show_default=False)] = None,
     robustness: Annotated[bool, typer.Option(
         "--robustness", help="Also translate changed sources of the test sets: in capitals, in title case, "
         "without final stops, and with typos.")] = False,
@@ -46,6 +48,8 @@ def report(
     n-grams that are too frequent or too rare, faults, calibration of confidence, and settings that differ. Sentences
     can be searched, and sorted by the difference in chrF. The page is one file and loads nothing from the network.
     """
+    if output.suffix not in (".html", ".htm"):
+        raise OptionError(f"--output {output}: the name must end in .html, because a report is a page.")
     from seq2seq.data.glossary import Glossary
     from seq2seq.documents.adherence import report_columns
     from seq2seq.evaluation.recipe_tests import read_tests

@@ -22,27 +22,27 @@ EXAMPLES = ("seq2seq translate de_en test.de --beam-size 10 --n-best 10 --format
 
 
 def rescore(
+    models: Annotated[list[Path], typer.Option(
+        "--model", metavar="MODEL", help="A translation model or language model with any vocabulary. Can be repeated.",
+        show_default=False)],
+    weights: Annotated[list[float], typer.Option(
+        "--weight", metavar="X", help="Weight of the log-probability of a --model. The log-probability of the search "
+        "has weight 1. Give one weight for each --model, in the same order.", show_default=False)],
     input: Annotated[Path | None, typer.Argument(
         metavar="N_BEST", help="File with the output of `seq2seq translate --n-best N --format jsonl`; - is standard "
         "input.", show_default="standard input")] = None,
-    model: Annotated[list[Path] | None, typer.Option(
-        metavar="MODEL", help="A translation model or language model with any vocabulary. Can be repeated.",
-        show_default=False)] = None,
-    weight: Annotated[list[float] | None, typer.Option(
-        metavar="X", help="Weight of the log-probability of a --model. The log-probability of the search has weight "
-        "1. Give one weight for each --model, in the same order.", show_default=False)] = None,
     length_penalty: Annotated[float, typer.Option(
         metavar="X", min=0, help="Exponent of the length penalty, by which the weighted sum is divided. Use the same "
         "value as the search (decoding.length_penalty).")] = 1.0,
     output: Annotated[Path | None, typer.Option(
-        "--output", "-o", metavar="FILE", help="File to write to.", rich_help_panel=options.FORMAT,
+        "--output", "-o", metavar="FILE", help="Output file.", rich_help_panel=options.FORMAT,
         show_default="standard output")] = None,
     format: Annotated[options.TextOrLines, typer.Option(
         help="text: the best translation of each line. jsonl: all translations of each line, best first.",
         rich_help_panel=options.FORMAT)] = options.TextOrLines.text,
     target_language: options.TargetLanguage = None,
     device: options.Device = "auto",
-    precision: options.PrecisionOption = options.Precision.fp32,
+    precision: options.ScoringPrecisionOption = options.ScoringPrecision.fp32,
     threads: options.Threads = None,
 ) -> None:
     """Rerank the n-best translations of each line with the log-probabilities of additional models.
@@ -51,10 +51,9 @@ def rescore(
     log p is a natural logarithm, and tokens is the value with this name in the input: the number of pieces (subwords)
     plus one for the end of the sentence. Translations with fewer faults come first. Each line yields one output line.
     """
-    models, weights = model or [], weight or []
-    if not models or len(models) != len(weights):
-        raise UserError(f"{len(models)} --model and {len(weights)} --weight were given. Name at least one model, and "
-                        "give one --weight for each --model.")
+    if len(models) != len(weights):
+        raise UserError(f"{len(models)} --model and {len(weights)} --weight were given. Give one --weight for each "
+                        "--model.")
     with reading_parallel(input) as inputs, writing(file_or_standard(output)) as out:
         weighted_models = [(load_translator(path, device, precision, threads, target_language), model_weight)
                            for path, model_weight in zip(models, weights, strict=True)]

@@ -24,7 +24,8 @@ def score(
     model: options.Model,
     source: options.SourceFile,
     target: Annotated[Path | None, typer.Argument(
-        metavar="TARGET", help="The translation of SOURCE, line by line. Leave it out for a language model.",
+        metavar="TARGET", help="Translation of SOURCE, line by line; - is standard input, for one of the two. "
+        "Leave it out for a language model.",
         show_default=False)] = None,
     format: Annotated[options.TextOrLines, typer.Option(
         help="text: a number for each pair. jsonl: a JSON object for each pair.", rich_help_panel=options.FORMAT)] =
@@ -32,7 +33,7 @@ def score(
     target_language: options.TargetLanguage = None,
     tag: options.LineTag = None,
     device: options.Device = "auto",
-    precision: options.PrecisionOption = options.Precision.fp32,
+    precision: options.ScoringPrecisionOption = options.ScoringPrecision.fp32,
     threads: options.Threads = None,
 ) -> None:
     """Print the log-probability of each given translation, or of each line of text for a language model.

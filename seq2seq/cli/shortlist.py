@@ -22,7 +22,7 @@ def shortlist(
     source: options.SourceFile,
     target: options.TargetFile,
     output: Annotated[Path, typer.Option(
-        "--output", "-o", metavar="DIR", help="Directory to write the model with its shortlist to.",
+        "--output", "-o", metavar="DIR", help="New directory for the model with its shortlist.",
         show_default=False)],
     target_language: options.TargetLanguage = None,
     device: options.Device = "auto",

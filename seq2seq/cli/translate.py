@@ -71,7 +71,7 @@ EXAMPLES = ("seq2seq translate runs/multi30k_de_en < test.de > test.en",
             "seq2seq translate model test.de --output test.en --beam-size 1",
             "seq2seq translate model test.de --n-best 3 --format jsonl",
             "seq2seq translate model test.de --sampling --top-p 0.9 --n-best 5 --format jsonl",
-            "seq2seq translate model test.de --prefix beginnings.en --forbid dog",
+            "seq2seq translate model test.de --prefix-file beginnings.en --forbid dog",
             "seq2seq translate model test.de --require-file phrases.tsv --beam-size 10",
             "seq2seq translate model test.de --ensemble model2 --fusion language_model --fusion-weight 0.1",
             "seq2seq translate model test.de --target-language fr --output test.fr",
@@ -79,7 +79,7 @@ EXAMPLES = ("seq2seq translate runs/multi30k_de_en < test.de > test.en",
             "seq2seq translate model corpus.de.gz --output corpus.en --workers 8 --resume",
             "seq2seq translate model page.html --output page.en.html --glossary terms.tsv",
             "torchrun --nproc-per-node 8 -m seq2seq translate model corpus.de --output corpus.en --resume",
-            "seq2seq translate model    (then type sentences)")
+            "seq2seq translate model    # then type sentences")
 
 
 @contextmanager
@@ -126,15 +126,14 @@ def translate(
         rich_help_panel=options.FORMAT)] = options.TextOrLines.text,
     decoding: Decoding = NO_OVERRIDES,
     prefix: Annotated[Path | None, typer.Option(
-        metavar="FILE", help="File with the required beginning of each translation, line by line. An empty line "
-        "requires no beginning.",
-        show_default=False, rich_help_panel=options.CONSTRAINTS)] = None,
+        "--prefix-file", metavar="FILE", help="File with the required beginning of each translation, line by line. An "
+        "empty line requires no beginning.", show_default=False, rich_help_panel=options.CONSTRAINTS)] = None,
     require_file: Annotated[Path | None, typer.Option(
         metavar="FILE", help="File with a line for each input line: the words or phrases that its translation must "
         "contain, separated by tabs.", show_default=False, rich_help_panel=options.CONSTRAINTS)] = None,
     glossary: Annotated[Path | None, typer.Option(
-        metavar="FILE", help="Table of terms and their translations, separated by tabs; a third column may say 'do not "
-        "translate'. If a translation lacks terms, a second search requires them. Terms still missing are reported.",
+        metavar="FILE", help="Table of terms and their translations, separated by tabs. A term without a translation, "
+        "or with 'do not translate' in a third column, stays as it is. If a translation lacks terms, a second search requires them. Terms still missing are reported.",
         show_default=False, rich_help_panel=options.CONSTRAINTS)] = None,
     placeholder: Annotated[list[str] | None, typer.Option(
         metavar="REGEX", help="Further text to keep unchanged. Variables such as %s, addresses, paths, emoji and so on "
@@ -161,9 +160,8 @@ def translate(
 
     Only a newline character ends a line. Empty lines stay empty. A line that is too long for the model is translated in
     parts, which are joined. With --output, the command finishes the current block of lines after SIGINT (Ctrl-C) or
-    SIGTERM and then stops. --resume continues after the finished blocks, also after a crash. If torchrun starts several
-    processes, on one machine or several, each of them translates some of the blocks. Input and output must then be
-    files that all processes can access. A document is translated whole, by one process.
+    SIGTERM and then stops. --resume continues after the finished blocks, also after a crash. The processes of torchrun
+    share the blocks of a file. A document is translated whole, by one process.
 
     The options of the search, of constraints and of sampling override keys of the section decoding of the model's
     recipe; recipes/REFERENCE.md says more about each. Pieces are the subwords of the model's vocabulary.
@@ -185,8 +183,8 @@ def translate(
     may_be_document = document is None
     document = input_format(path, document)
     if document and (format is options.TextOrLines.jsonl or prefix or require_file or resume or world_size > 1):
-        raise UserError("--format jsonl, --prefix, --require-file, --resume and torchrun are for lines of text, not "
-                        f"for documents. Do without them, or translate the lines of {path} as they are with "
+        raise UserError("--format jsonl, --prefix-file, --require-file, --resume and torchrun are for lines of text, "
+                        f"not for documents. Do without them, or translate the lines of {path} as they are with "
                         "--document lines.")
     named = KeyNames(*(frozenset(filter(None, names.split(","))) for names in (keys, skip_keys)))
     if named != NO_KEYS and not document:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,14 +25,19 @@ def tune(
     values: Annotated[list[str], typer.Argument(
         metavar="KEY=V,V", help="Values of a key of the recipe's section decoding. Of several keys, all combinations "
         "are compared. recipes/REFERENCE.md lists the keys.", show_default=False)],
-    source: options.Source = None,
-    reference: options.References = None,
+    source: Annotated[Path | None, typer.Option(
+        metavar="FILE", help="Source text of another validation set, one sentence per line.", show_default=False)] =
+        None,
+    reference: Annotated[list[Path] | None, typer.Option(
+        metavar="FILE", help="References of this validation set, one per line. Can be repeated.",
+        show_default=False)] = None,
     metric: Annotated[options.PairedMetric | None, typer.Option(
         help="Metric that is compared.", show_default="the recipe's best_metric, else bleu")] = None,
     paired: options.PairedTest = options.Paired.bootstrap,
     samples: options.Samples = None,
     language: options.Language = None,
-    recipe: options.TestRecipe = None,
+    recipe: Annotated[Path | None, typer.Option(
+        metavar="RECIPE", help="Recipe with the validation sets.", show_default="the recipe of the run")] = None,
     tag: options.LineTag = None,
     format: options.ReportFormat = options.TextOrJson.text,
     device: options.Device = "auto",
@@ -44,7 +50,7 @@ def tune(
     recipe, which stay unless another value is significantly better. Of twenty values, one is expected to differ
     significantly by chance.
     """
-    require_code("--language", language)
+    require_code("--target-language", language)
     from seq2seq.evaluation import decoding_trials
     from seq2seq.evaluation.recipe_tests import read_tests
     from seq2seq.evaluation.scores import METRICS, announce
@@ -63,7 +69,7 @@ def tune(
         test, = read_tests([model], source, reference, language, named)
         sources, streams, target = test.sources or [], test.streams, test.languages[1]
     else:
-        refuse_without_effect("the validation set is the recipe's. Other text needs --source and --reference.",
+        refuse_without_effect("the validation set is the recipe's. Name the references of other text with --reference.",
                               source=source)
         sources, streams, target = decoding_trials.validation_set(model, language, named)
     translator = load_translator(model, device, precision, threads, language, tag)

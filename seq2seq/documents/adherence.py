@@ -80,7 +80,7 @@ def evaluate_tests_with_glossary(translator: Translator, recipe: Recipe, metrics
     other = [name for name, test in tests.items() if recipe.languages_of(test) != languages]
     if other:
         console.warn(f"the glossary is for {languages.source} to {languages.target}; {', '.join(other)} is "
-                     "translated without it. For another direction, use --source, --reference and --language.")
+                     "translated without it. For another direction, use --source, --reference and --target-language.")
     translate, adherences = recording_adherence(translator)
     scores: dict[str, dict[str, Score]] = {}
     with_glossary = [name for name in tests if name not in other]

@@ -94,7 +94,7 @@ def validation_set(model: Path, language: str | None, recipe: Recipe | None = No
     targets = list(dict.fromkeys(recipe.languages_of(spec).target for spec in recipe.data.valid))
     if len(targets) > 1 and language is None or language is not None and language not in targets:
         raise OptionError(f"the validation corpora have the target languages {', '.join(targets)}. Name one of them "
-                          "with --language.")
+                          "with --target-language.")
     pairs = [(source, target) for spec in recipe.data.valid for _, source, target in read_pairs(recipe, spec)
              if recipe.languages_of(spec).target == (language or targets[0])]
     return [source for source, _ in pairs], [[target for _, target in pairs]], language or targets[0]
@@ -156,7 +156,8 @@ def format_trials(trials: Sequence[Trial], metric: str) -> str:
               "no reason to change the recipe: "
               + ("the present value has the best score" if best is present else
                  "no value is significantly better than the present one"))
-    return "\n".join([*lines, f"{TITLES[metric]} {signature}", result, *_at_the_edge(best, trials)])
+    edge = [] if best is present else _at_the_edge(best, trials)
+    return "\n".join([*lines, f"{TITLES[metric]} {signature}", result, *edge])
 
 
 def _at_the_edge(best: Trial, trials: Sequence[Trial]) -> list[str]:

@@ -85,7 +85,7 @@ def read_tests(systems: Sequence[Path], source: Path | None, references: Sequenc
             raise OptionError("--recipe has test sets, and --reference is another one. Leave one of the two out.")
         return [_test_in_files(model, source, references, language, tags)]
     if source is not None or language is not None:
-        raise OptionError("--source and --language are for a test set in files. Name its --reference, too.")
+        raise OptionError("--source and --target-language are for a test set in files. Name its --reference, too.")
     if model is None:
         raise OptionError("name the reference translations of these files with --reference.")
     found = tests_of(recipe_with_tests(model, recipe), tags)

@@ -131,7 +131,7 @@ def warn_if_without_spaces(name: str, references: Sequence[str], language: str) 
     text = "".join(references)
     if bleu_tokenizer(language) == "13a" and len(SPACELESS_CHARACTER.findall(text)) > len(text) / 2:
         console.warn(f"{name} is in a script without spaces between words, and BLEU's tokeniser for {language} "
-                     "counts the words between spaces. Name the language of the text, such as --language zh.")
+                     "counts the words between spaces. Name the language of the text, such as --target-language zh.")
 
 
 def warn_about_lines(name: str, lines: Sequence[str], parallel: Sequence[Sequence[str]]) -> None:
@@ -237,7 +237,8 @@ def perplexities(
     return {
         metric: Score(within_range(metric, perplexity(total, counts[metric])), signatures[metric],
                       {"negative_log_likelihood": total, "units": counts[metric], "lines": len(kept)},
-                      translator.precision)
+                      # Probabilities of given translations are never computed in int8.
+                      "fp32" if translator.precision == "int8" else translator.precision)
         for metric in metrics
     }
 
@@ -364,6 +365,8 @@ def _sacrebleu_metric(metric: str, language: str) -> BLEU | CHRF | TER:
             ter.tokenizer_signature = ter.tokenizer.signature()
         return ter
     if metric != "bleu":
+        if metric in PERPLEXITY_UNITS:
+            raise OptionError(f"{metric} needs a model, and these are translations without one.")
         raise OptionError(f"there is no metric {metric!r}. Use one of {', '.join((*METRICS, 'exact'))}.")
     tokenizer = bleu_tokenizer(language)
     try:

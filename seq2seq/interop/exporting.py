@@ -232,11 +232,11 @@ def development_lines(recipe: Recipe, source: Path | None, max_lines: int) -> li
         else:
             lines = [pair[1] for pair in islice(validation_pairs(recipe), max_lines)]
     except UserError as error:
-        raise FormatError(f"an export is compared with the original on a development set, which cannot be read: "
+        raise FormatError(f"an export is compared with the original on a validation set, which cannot be read: "
                           f"{error} Name a file of source lines with --source.") from error
     lines = [line for line in lines if not is_blank(line.text)][:max_lines]
     if not lines:
-        raise FormatError("an export is compared with the original on a development set, but this set has no lines. "
+        raise FormatError("an export is compared with the original on a validation set, but this set has no lines. "
                           "Name a file of source lines with --source.")
     return lines
 
@@ -276,7 +276,7 @@ def _gap(ours: Translator, source: Source, our_text: str, their_text: str) -> fl
 def require(parity: Parity, tolerance: Tolerance, export: str) -> None:
     """Check that the differences of an export are within the tolerance. export: name of the export in errors."""
     if not parity.lines:
-        raise FormatError(f"{export} is refused: all lines of the development set are too long for the model. Name "
+        raise FormatError(f"{export} is refused: all lines of the validation set are too long for the model. Name "
                           "other lines with --source.")
     equivalent = parity.same + sum(one.size <= 1e-3 for one in parity.differences)
     score_difference = parity.worst_score if tolerance.each else parity.mean_score

@@ -46,20 +46,20 @@ class DecodingSection(Section):
     """Maximum length of a translation in pieces. The limit by `max_length_ratio` also applies. Not set: only the limit
     by `max_length_ratio` applies."""
     max_length_ratio: PositiveFloat = 2.0
-    """A translation has at most `max_length_ratio` * (number of source tokens) + `max_length_offset` tokens. Both
-    numbers of tokens include `</s>`."""
+    """Maximum length of a translation in pieces: `max_length_ratio` * (length of the source) + `max_length_offset`;
+    both lengths include the end of the sentence."""
     max_length_offset: Pieces = 20
-    """Constant part of the maximum length of a translation, in tokens; see `max_length_ratio`."""
+    """Constant part of the maximum length of a translation, in pieces; see `max_length_ratio`."""
     no_repeat_ngram: Pieces = 0
     """Length in pieces of the n-grams that may not occur twice in a translation. 0 turns this rule off."""
     ignore_case: bool = False
     """Match the phrases of `forbid` and `require` in any case: `dog` also matches `Dog` and `DOG`."""
     forbid: Phrases = ()
-    """Words or phrases that no translation may contain. In languages with spaces, they match whole words only: `art`
-    does not forbid `party`."""
+    """Words or phrases that no translation may contain; whole words in languages with spaces: `art` does not forbid
+    `party`."""
     require: Phrases = ()
-    """Words or phrases that every translation must contain. In languages with spaces, they match whole words only:
-    `kicking` does not satisfy `kick`. `beam_size` should be about the number of pieces in all phrases together."""
+    """Words or phrases that every translation must contain; whole words in languages with spaces: `kicking` does not
+    satisfy `kick`. `beam_size` should be about the number of pieces in all phrases together."""
     diverse_groups: PositiveInt = 1
     """Number of groups into which the beam is divided; each group avoids the pieces that earlier groups chose (diverse
     beam search, Vijayakumar et al. 2016). The number must divide `beam_size`. 1 turns diverse beam search off."""
@@ -79,8 +79,8 @@ class DecodingSection(Section):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     """Seed of the samples; those of a line depend on the seed and on the line number."""
     mbr: Annotated[int, Field(ge=0, le=1000)] = 0
-    """Number of candidates for minimum-Bayes-risk decoding, which chooses the candidate with the highest mean chrF
-    against all candidates. They are samples if `sampling` is true, else hypotheses of the beam. 0 turns it off."""
+    """Number of candidates for minimum-Bayes-risk decoding, which chooses the one with the highest mean chrF against
+    all of them; they are samples with `sampling`, else hypotheses of the beam. 0 turns it off."""
     n_best: Annotated[int, Field(ge=1, le=10_000)] = 1
     """Number of translations per sentence. Their texts differ; if the search finds fewer, there are fewer. Samples
     (`sampling` without `mbr`) may be equal. If `mbr` is not 0, the maximum is `mbr`; otherwise, the maximum in beam
@@ -100,9 +100,9 @@ class DecodingSection(Section):
     fusion_weight: NonNegativeFloat = 0.2
     """Weight of the log-probability of a language model in shallow fusion. The translation model has weight 1."""
     batch_tokens: Literal["auto"] | Tokens = "auto"
-    """Maximum number of source tokens per batch in a search with a beam of 1 or 2. With a larger beam, the maximum is
-    `batch_tokens` * 2 / `beam_size`. `auto`: 8,192; in a beam search that runs on a GPU as a whole, 65,536, or fewer if
-    its memory is too small. The value affects speed and memory; translations change only by rounding."""
+    """Maximum number of source tokens per batch for a beam of 1 or 2; a larger beam divides it by `beam_size` / 2.
+    `auto`: 8,192; in a beam search that runs on a GPU as a whole, 65,536, or fewer if its memory is too small. The
+    value affects speed and memory; translations change only by rounding."""
 
     @property
     def batch_tokens_or_default(self) -> int:

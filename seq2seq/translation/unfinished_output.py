@@ -225,8 +225,9 @@ def resumable(inputs: Sequence[Path | None], path: Path | None, resume: bool, ra
     """
     if any(each is None or each.exists() and not each.is_file() for each in (*inputs, path)):
         if resume or world_size > 1:
-            raise UserError("--resume and torchrun need regular files. Name the input, and the output with --output "
-                            "FILE.")
+            missing = [name for name, paths in (("the input", inputs), ("the output (--output FILE)", (path,)))
+                       if any(each is None or each.exists() and not each.is_file() for each in paths)]
+            raise UserError(f"--resume and torchrun need regular files. Name a file for {' and '.join(missing)}.")
         with writing(path) as output:
             yield UnfinishedOutput(output)
         return

@@ -49,8 +49,11 @@ def split_of(output: Path) -> dict[str, list[tuple[str, str]]]:
                              for code in LANGUAGES), strict=True)) for name in ("train", "valid", "test")}
 
 
+CODES = ("--source-language", "xx", "--target-language", "yy")
+
+
 def init(*arguments: object) -> int:
-    return main(["init", *map(str, arguments), "--source", "xx", "--target", "yy", "--output", "mine"])
+    return main(["init", *map(str, arguments), *CODES, "--output", "mine"])
 
 
 def test_the_recipe_is_checked_without_errors_and_has_all_pairs(directory, capsys):
@@ -77,7 +80,7 @@ def test_the_number_of_pairs_that_decides_the_size_is_that_after_cleaning(direct
 def test_the_training_command_names_a_run_directory_if_the_default_one_is_that_of_the_recipe(directory, capsys,
                                                                                              quick_tensorboard):
     files = map(str, write(PAIRS))
-    assert main(["init", *files, "--source", "xx", "--target", "yy", "--output", "runs/mine"]) == 0
+    assert main(["init", *files, *CODES, "--output", "runs/mine"]) == 0
     command = capsys.readouterr().out.splitlines()[-1].split()
     assert command == ["seq2seq", "train", "runs/mine/recipe.yaml", "--run-dir", "runs/mine/run"]
     settings = ["--set", "training.max_steps=1", "--set", "training.precision=fp32"]
@@ -161,7 +164,7 @@ def test_an_existing_directory_is_not_overwritten(directory):
 def test_without_a_terminal_what_is_missing_is_named(directory, capsys):
     write(PAIRS)
     for arguments, told in (((), "the files must be given"), (("train.xx", "train.yy"), "the languages must be given"),
-                            (("train.xx", "train.yy", "--source", "xx", "--target", "yy"),
+                            (("train.xx", "train.yy", *CODES),
                              "the new directory must be given")):
         assert main(["init", *arguments]) == 2
         assert told in capsys.readouterr().err
@@ -197,7 +200,7 @@ def test_text_that_cannot_be_read_is_reported_without_languages_too(directory, c
     "2024", *(pytest.param(name, marks=pytest.mark.slow) for name in ("1.0", "null", "true"))])
 def test_a_directory_may_have_a_name_that_yaml_reads_as_another_type(directory, name):
     write(PAIRS)
-    assert main(["init", "train.xx", "train.yy", "--source", "xx", "--target", "yy", "--output", name]) == 0
+    assert main(["init", "train.xx", "train.yy", *CODES, "--output", name]) == 0
     assert load_recipe(Path(name) / "recipe.yaml").name == name
 
 
@@ -319,7 +322,8 @@ def test_languages_that_do_not_look_like_the_text_are_changed_if_the_user_says_s
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     monkeypatch.setattr("typer.confirm", lambda *arguments, **options: answer)
     write(PAIRS)
-    assert main(["init", "train.xx", "train.yy", "--source", given[0], "--target", given[1], "--output", "mine"]) == 0
+    assert main(["init", "train.xx", "train.yy", "--source-language", given[0], "--target-language",
+                 given[1], "--output", "mine"]) == 0
     assert load_recipe(Path("mine/recipe.yaml")).languages.pair == expected
 
 
@@ -329,15 +333,17 @@ def test_without_a_terminal_the_command_that_exchanges_the_languages_is_named(tm
     monkeypatch.setattr("seq2seq.check.given_text.identify_languages", lambda corpora: ("de", "en"))
     monkeypatch.setattr("seq2seq.check.pair_checks.is_installed", lambda: False)
     write(PAIRS)
-    assert main(["init", "train.xx", "train.yy", "--source", "en", "--target", "de", "--output", "mine"]) == 0
-    assert "give --source de --target en" in capsys.readouterr().err
+    assert main(["init", "train.xx", "train.yy", "--source-language", "en", "--target-language", "de", "--output",
+                 "mine"]) == 0
+    assert "give --source-language de --target-language en" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("code", "told"), [("cz", "The code of Czech is cs."), ("jp", "The code of Japanese is ja."),
                                             ("german", "The code of German is de.")])
 def test_a_country_is_no_language(directory, capsys, code, told):
     write(PAIRS)
-    assert main(["init", "train.xx", "train.yy", "--source", code, "--target", "yy", "--output", "mine"]) == 2
+    assert main(["init", "train.xx", "train.yy", "--source-language", code, "--target-language", "yy", "--output",
+                 "mine"]) == 2
     assert told in capsys.readouterr().err
 
 

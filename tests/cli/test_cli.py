@@ -289,12 +289,12 @@ def test_prefix_and_require_files_apply_line_by_line(run, model, directory):
     (directory / "in").write_text("ein Hund\n\neine Katze\nder Hund\n")
     (directory / "prefixes").write_text("a dog\n\n\nthe\n")
     (directory / "phrases.tsv").write_text("cat\tdog\n\n\nhouse\n")
-    first, blank, _, last = run("translate", model, "in", "--prefix", "prefixes").out.decode().splitlines()
+    first, blank, _, last = run("translate", model, "in", "--prefix-file", "prefixes").out.decode().splitlines()
     assert first.startswith("a dog") and blank == "" and last.startswith("the")
     first, blank, _, last = run("translate", model, "in", "--require-file", "phrases.tsv", "--beam-size", 4,
                                 ).out.decode().splitlines()
     assert "cat" in first and "dog" in first and blank == "" and "house" in last
-    piped = run("translate", model, "--prefix", "prefixes", "--require-file", "phrases.tsv",
+    piped = run("translate", model, "--prefix-file", "prefixes", "--require-file", "phrases.tsv",
                 stdin=(directory / "in").read_bytes()).out.decode().splitlines()
     assert piped[0].startswith("a dog") and "cat" in piped[0] and piped[3].startswith("the") and "house" in piped[3]
 
@@ -429,7 +429,7 @@ def test_any_systems_output_is_evaluated_without_a_model(run, directory):
     assert re.match(rb"BLEU +100\.00  nrefs:2\|case:mixed\|eff:no\|tok:13a", result.out)
     assert [line.split()[0] for line in result.out.splitlines()] == [b"BLEU", b"chrF", b"TER"]
     scores = json.loads(run("evaluate", "data/test.en", "--reference", "data/test.en",
-                            "--language", "zh", "--format", "json").out)
+                            "--target-language", "zh", "--format", "json").out)
     assert scores["bleu"]["value"] == pytest.approx(100)
     assert "tok:zh" in scores["bleu"]["signature"]
 
@@ -466,6 +466,8 @@ def test_evaluating_a_model_is_translating_and_comparing(run, model, directory):
                "json", "--metric", "perplexity", "--metric", "bleu"]
     both = json.loads(run("evaluate", model, *options).out)
     found = json.loads(run("score", model, "data/test.de", "data/test.en", "--format", "jsonl").out.splitlines()[0])
+    in_int8 = json.loads(run("evaluate", model, *options, "--precision", "int8").out)
+    assert in_int8["bleu"]["precision"] == "int8" and in_int8["perplexity"] == both["perplexity"]
     assert both["bleu"]["signature"].startswith("nrefs:2") and both["perplexity"]["lines"] == 2 * len(GERMAN)
     assert both["perplexity"]["negative_log_likelihood"] > -2 * found["log_probability"]
 

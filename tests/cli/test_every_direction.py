@@ -136,12 +136,13 @@ def run_commands(model, source, target, spy, folder, targets):
     spy.expect(target)
     run("attention", model, "--source", line, "--output", folder / "maps.html", *choice)
     spy.expect(target)
-    run("evaluate", model, "--source", files[0], "--reference", files[1], "--language", target)
+    run("evaluate", model, "--source", files[0], "--reference", files[1], "--target-language", target)
     spy.expect(target)
-    run("compare", model, model, "--source", files[0], "--reference", files[1], "--language", target, "--samples", "10")
+    run("compare", model, model, "--source", files[0], "--reference", files[1], "--target-language", target,
+        "--samples", "10")
     run("translate", model, *choice, "--max-length", "5", input=f"{long}\n")
     spy.expect(target)
-    run("report", model, "--source", files[0], "--reference", files[1], "--language", target, "--output",
+    run("report", model, "--source", files[0], "--reference", files[1], "--target-language", target, "--output",
         folder / "report.html")
     spy.expect(*targets)                                                        # calibrated on the validation text
 

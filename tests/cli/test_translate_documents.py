@@ -200,11 +200,11 @@ def test_lost_placeholders_and_terms_out_of_place_are_reported_with_their_line(r
     for name, text in (("in", "der Hund\nein %s\n"), ("begin", "\n#x\n"), ("phrases", "dog\n\n")):
         (tmp_path / name).write_text(text)
     lines = tmp_path / "in"
-    code, out, err = run(model, lines, "--require-file", tmp_path / "phrases", "--prefix", tmp_path / "begin")
+    code, out, err = run(model, lines, "--require-file", tmp_path / "phrases", "--prefix-file", tmp_path / "begin")
     assert (code, out) == (0, b"der Hund. dog\nein s. \n")
     assert f"{lines}:2: lost_placeholder\n" in err and f"{lines}:1: " in err and err.count("dog") == 1
-    assert "lost_placeholder" not in run(model, lines, "--prefix", tmp_path / "begin", "--no-safety-net")[2]
-    _, out, _ = run(model, lines, "--require-file", tmp_path / "phrases", "--prefix", tmp_path / "begin",
+    assert "lost_placeholder" not in run(model, lines, "--prefix-file", tmp_path / "begin", "--no-safety-net")[2]
+    _, out, _ = run(model, lines, "--require-file", tmp_path / "phrases", "--prefix-file", tmp_path / "begin",
                     "--format", "jsonl")
     first, second = map(json.loads, out.splitlines())
     assert first["misplaced_terms"] == ["dog"] and "placed_terms" not in first

@@ -296,8 +296,9 @@ def test_missing_files_are_errors(folder, tmp_path):
     for arguments in ([tmp_path / "short"], [tmp_path / "short", "--reference", target],
                       [folder / "run", "--reference", target], [tmp_path / "none", "--reference", target],
                       [empty, "--reference", empty], [blank, "--reference", blank],
-                      [folder / "run", "--source", folder / "valid.en"], [folder / "run", "--language", "de"],
-                      [folder / "run", "--source", folder / "valid.en", "--reference", target, "--language", "zh"],
+                      [folder / "run", "--source", folder / "valid.en"], [folder / "run", "--target-language", "de"],
+                      [folder / "run", "--source", folder / "valid.en", "--reference", target, "--target-language",
+                       "zh"],
                       [folder / "run", "--output", tmp_path]):
         assert main(["report", "--output", str(tmp_path / "r.html"), *map(str, arguments)]) == 2
     assert not (tmp_path / "r.html").exists()

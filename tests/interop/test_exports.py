@@ -242,7 +242,7 @@ def test_an_export_is_accepted_only_within_its_tolerance():
 
 def test_an_export_is_refused_if_nothing_was_compared_or_a_score_is_nan(bundle):
     each = Tolerance(1e-3, 0.99, each=True)
-    with pytest.raises(FormatError, match="all lines of the development set are too long"):
+    with pytest.raises(FormatError, match="all lines of the validation set are too long"):
         require(Parity(0, 0, 0.0, 0.0, []), each, "it")
     ours = Translator.load(bundle, "cpu", "fp32")
 

@@ -159,7 +159,7 @@ def test_the_command_line_translates_and_evaluates_in_a_direction(folder, tmp_pa
     with pytest.raises(OptionError):
         invoke([*command, "xh"], catch_exceptions=False)
     arguments = ["evaluate", str(folder / "run"), "--source", str(folder / "valid.de"), "--reference",
-                 str(folder / "valid.la"), "--language", "la", "--format", "json", "--precision", "fp32"]
+                 str(folder / "valid.la"), "--target-language", "la", "--format", "json", "--precision", "fp32"]
     found = json.loads(invoke(arguments).stdout)
     metadata = json.loads((best_bundle(folder / "run") / "metadata.json").read_text())
     assert found["chrf"]["value"] == pytest.approx(metadata["test"]["de_la"]["chrf"]["value"])

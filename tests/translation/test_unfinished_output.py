@@ -105,7 +105,7 @@ def left(directory: Path) -> list[str]:
 @pytest.mark.parametrize("options", [
     ("in", "--sampling", "--format", "jsonl", "--n-best", 2), *(
         pytest.param(options, marks=pytest.mark.slow) for options in (
-            ("in",), ("in.gz", "--format", "jsonl"), ("in", "--prefix", "prefixes"),
+            ("in",), ("in.gz", "--format", "jsonl"), ("in", "--prefix-file", "prefixes"),
             ("in", "--format", "jsonl", "--workers", 2)))], ids=str)
 def test_what_was_interrupted_is_finished_to_the_byte(directory, interrupted, options):
     # By as many workers: in bf16, roundings follow the batches, and these the workers.
@@ -289,7 +289,8 @@ def test_where_there_is_nothing_to_go_on_with_it_begins(directory, interrupted):
 
 
 def test_resume_needs_files(directory):
-    for arguments in (["in"], ["in", "-o", "/dev/null"], ["-o", "out"], ["in", "-o", "out", "--prefix", "/dev/null"]):
+    for arguments in (["in"], ["in", "-o", "/dev/null"], ["-o", "out"],
+                      ["in", "-o", "out", "--prefix-file", "/dev/null"]):
         assert translate("model", *arguments, "--resume") == 2
 
 
