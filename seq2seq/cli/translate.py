@@ -133,7 +133,8 @@ def translate(
         "contain, separated by tabs.", show_default=False, rich_help_panel=options.CONSTRAINTS)] = None,
     glossary: Annotated[Path | None, typer.Option(
         metavar="FILE", help="Table of terms and their translations, separated by tabs. A term without a translation, "
-        "or with 'do not translate' in a third column, stays as it is. If a translation lacks terms, a second search requires them. Terms still missing are reported.",
+        "or with 'do not translate' in a third column, stays as it is. If a translation lacks terms, a second search "
+        "requires them. Terms still missing are reported.",
         show_default=False, rich_help_panel=options.CONSTRAINTS)] = None,
     placeholder: Annotated[list[str] | None, typer.Option(
         metavar="REGEX", help="Further text to keep unchanged. Variables such as %s, addresses, paths, emoji and so on "
