@@ -3,6 +3,7 @@
 import http.client
 import json
 import logging
+import random
 import re
 import socket
 import subprocess
@@ -221,6 +222,42 @@ def test_a_connection_serves_requests_one_after_another(echo):
         assert translated == "\n".join([f"en({'a' * 100})"] * lines)
     assert connection.sock is first
     connection.close()
+
+
+def random_request(draw):
+    """Return the bytes of a request, and the status of its answer."""
+    body = json.dumps({"q": "ein Hund\n" * draw.choice([1, 3, 300, 2_500]), "source": "de", "target": "en"}).encode()
+    length = b"Host: a\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    size = draw.choice([50, 1_000, 30_000])
+    chunks = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in
+                      (body[place:place + size] for place in range(0, len(body), size)))
+    return draw.choice([
+        (b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n", b"200"), (b"GET /nothing HTTP/1.1\r\nHost: a\r\n\r\n", b"404"),
+        (b"POST /translate HTTP/1.1\r\nContent-Type: application/json\r\n" + length, b"200"),
+        (b"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+         + chunks + b"0\r\n\r\n", b"200"),
+        (b"POST /nothing HTTP/1.1\r\n" + length, b"404")])
+
+
+@pytest.mark.parametrize("count", [40, pytest.param(400, marks=pytest.mark.slow)])
+def test_requests_are_answered_wherever_their_bytes_are_divided(echo, count):
+    for seed in range(count):
+        draw = random.Random(seed)
+        with connect(echo) as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for _ in range(draw.randrange(1, 5)):
+                data, status = random_request(draw)
+                cuts = sorted(draw.sample(range(len(data)), draw.choice([0, 1, 3, 10])))
+                with suppress(ConnectionError):                                 # an answer may come before the end
+                    for begin, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
+                        connection.sendall(data[begin:end])
+                        time.sleep(draw.choice([0, 0, 0.001]))
+                found = http.client.HTTPResponse(connection)
+                found.begin()
+                found.read()
+                assert found.status == int(status), (seed, data[:30])
+                if found.will_close:
+                    break
 
 
 # Size
