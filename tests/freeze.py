@@ -60,6 +60,7 @@ TRAININGS: dict[str, list[str]] = {
     "hard": ["model.selection=hard"],
     "structured": ["model.selection=structured"],
     "learned positions": ["model.positions=learned", "model.tied_embeddings=none", "tokenizer.joint=false"],
+    "positions and start of fairseq": ["model.positions=fairseq", "model.decoder_start=</s>"],
     "tied decoder layers": ["model.tied_decoder_layers=true", "model.output_bias=true"],
     "copy": ["model.copy=true", HARD],
     "concatenated context": ["data.context=2"],

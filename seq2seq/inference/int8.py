@@ -21,14 +21,15 @@ from seq2seq.devices import num_threads
 from seq2seq.errors import CheckpointError, OptionError
 from seq2seq.inference.kernel_library import ACTIVATIONS, KEY_PADDING, Functions, Layer, Linear, Norm, Stack
 from seq2seq.inference.shortlist import Shortlist
-from seq2seq.inference.transformer_weights import differences, expected_shapes, scaled_dot_query, sinusoids
+from seq2seq.inference.transformer_weights import POSITION_TABLES, differences, expected_shapes, scaled_dot_query
 from seq2seq.recipe import TransformerSection
 from seq2seq.recipe.decoding_section import DEFAULT_BATCH_TOKENS
+from seq2seq.search.beam import WholeSearch
 from seq2seq.search.beams import Hypothesis
 from seq2seq.search.interface import Continuations
 from seq2seq.search.options import SearchOptions
 from seq2seq.search.scores import ArrayScores
-from seq2seq.tokenizers.tokenizer import START_ID
+from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 
 if TYPE_CHECKING:
     from seq2seq.model import Model
@@ -150,6 +151,7 @@ class NativeEngine:
         self.max_positions, self.cross_layers = section.max_positions, section.decoder_layers
         self.batch_tokens = DEFAULT_BATCH_TOKENS
         self.vocab_size, self.d_model = sizes[1], section.d_model
+        self.start_id = START_ID if section.decoder_start == "<s>" else END_ID
         self._kept: list[Any] = []                                              # arrays whose addresses kernels use
         self._weights = weights                                                 # until the end of the constructor
         embeddings = {"target": self._fp32("target_embedding")}
@@ -158,7 +160,8 @@ class NativeEngine:
         if section.positions == "learned":
             positions = {side: self._fp32(f"{side}_positions") for side in embeddings}
         else:
-            positions = dict.fromkeys(embeddings, sinusoids(section.max_positions, section.d_model))
+            table = POSITION_TABLES[section.positions](section.max_positions, section.d_model)
+            positions = dict.fromkeys(embeddings, table)
         self._kept += [*embeddings.values(), *positions.values()]
         decoder_layers = 1 if section.tied_decoder_layers else section.decoder_layers
         memory_projections = [self._linear(f"decoder.{index}.cross_attention.key_value")
@@ -193,7 +196,8 @@ class NativeEngine:
 
     def step(self, last_tokens: np.ndarray, state: NativeState) -> tuple[ArrayScores, NativeState]:
         self._check_length(state.position + 1)
-        last_tokens, rows, memory = np.ascontiguousarray(last_tokens, np.int64), len(state.past), state.memory
+        last_tokens = np.ascontiguousarray(np.where(last_tokens == START_ID, self.start_id, last_tokens), np.int64)
+        rows, memory = len(state.past), state.memory
         assert len(last_tokens) == rows
         attention = np.zeros((rows, memory.longest), np.float32) if memory.keep_attention else None
         after = state.with_next_position(attention)
@@ -206,7 +210,12 @@ class NativeEngine:
             attention if attention is None else _address(attention), memory.longest, rows, num_threads())
         return NativeScores(logits, self.functions), after
 
-    def whole_search(self, source: np.ndarray, source_offsets: np.ndarray, max_lengths: Sequence[int],
+    @property
+    def whole_search(self) -> WholeSearch | None:
+        # The kernel `search` begins with `<s>`.
+        return self._whole_search if self.start_id == START_ID else None
+
+    def _whole_search(self, source: np.ndarray, source_offsets: np.ndarray, max_lengths: Sequence[int],
                      options: SearchOptions) -> list[list[Hypothesis]]:
         """See `search.beam.WholeSearch`. The search releases Python's global interpreter lock."""
         source = np.ascontiguousarray(source, np.int64)
@@ -246,7 +255,7 @@ class NativeEngine:
         lengths = [1 + len(target) for target in targets]                       # with the start symbol
         self._check_length(max(lengths, default=0))
         target_offsets = np.array([0, *accumulate(lengths)], np.int32)
-        tokens = np.fromiter(chain.from_iterable((START_ID, *target) for target in targets), np.int64)
+        tokens = np.fromiter(chain.from_iterable((self.start_id, *target) for target in targets), np.int64)
         shapes = [(self.section.num_heads, *shape) for shape in zip(lengths, np.diff(offsets).tolist(), strict=True)]
         ends = list(accumulate(map(math.prod, shapes), initial=0))
         weights, weight_offsets = np.empty(ends[-1], np.float32), np.array(ends, np.int64)

@@ -85,6 +85,17 @@ def sinusoids(length: int, d_model: int) -> np.ndarray:
     return table.view(np.float64).astype(np.float32)
 
 
+def fairseq_sinusoids(length: int, d_model: int) -> np.ndarray:
+    """Return the same as `model.layers.fairseq_sinusoids`, (length, d_model) float32."""
+    half = d_model // 2
+    angles = np.arange(2, length + 2)[:, None] / 10000 ** (np.arange(half) / max(1, half - 1))
+    return np.concatenate([np.sin(angles), np.cos(angles)], 1).astype(np.float32)
+
+
+POSITION_TABLES = {"sinusoidal": sinusoids, "fairseq": fairseq_sinusoids}
+"""See `model.layers.POSITION_TABLES`."""
+
+
 def scaled_dot_query(section: TransformerSection, weight: np.ndarray, bias: np.ndarray, bilinear: np.ndarray | None
                      ) -> tuple[np.ndarray, np.ndarray]:
     """Return the weight and the bias of a projection whose first d_model outputs are the queries of scaled dot

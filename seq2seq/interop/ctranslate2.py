@@ -139,7 +139,7 @@ def convert(model: Transformer, section: TransformerSection, tokenizers: Tokeniz
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
     spec.config.unk_token, spec.config.eos_token = target[UNKNOWN_ID], target[END_ID]
-    spec.config.bos_token = spec.config.decoder_start_token = target[START_ID]
+    spec.config.bos_token, spec.config.decoder_start_token = target[START_ID], target[model.start_id]
     spec.config.add_source_eos = True
     spec.validate()
     spec.optimize(quantization=None if quantization == "float32" else quantization)

@@ -216,9 +216,12 @@ def require_marian_support(section: TransformerSection) -> None:
     if section.norm == "pre":
         raise FormatError("model.norm: pre cannot be exported to huggingface: the Marian model of transformers is "
                           "post-norm. Export to ctranslate2.")
-    if section.positions == "learned":
-        raise FormatError("model.positions: learned cannot be exported to huggingface: Marian computes sinusoids and "
-                          "does not store learned positions. Export to ctranslate2.")
+    if section.positions != "sinusoidal":
+        raise FormatError(f"model.positions: {section.positions} cannot be exported to huggingface: the Marian model "
+                          "of transformers computes its own sinusoids and stores no positions. Export to ctranslate2.")
+    if section.decoder_start != "<s>":
+        raise FormatError(f"model.decoder_start: {section.decoder_start} cannot be exported to huggingface. Export to "
+                          "ctranslate2.")
 
 
 def weights_to_marian(ours: Mapping[str, Tensor], section: TransformerSection) -> dict[str, Tensor]:

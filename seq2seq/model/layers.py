@@ -108,6 +108,22 @@ def sinusoids(length: int, d_model: int) -> Tensor:
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).float()
 
 
+def fairseq_sinusoids(length: int, d_model: int) -> Tensor:
+    """Return the sinusoidal positional encoding of fairseq and tensor2tensor, (length, d_model).
+
+    The angle of frequency i at position t is (t + 2) / 10000^(i / (D/2 - 1)); the sines of all frequencies come before
+    the cosines. In fairseq, a position is counted from the id of the padding symbol, which is 1, so the first is 2.
+    """
+    half = d_model // 2
+    exponents = torch.arange(half, dtype=torch.float64, device="cpu") / max(1, half - 1)
+    angles = torch.arange(2, length + 2, dtype=torch.float64, device="cpu")[:, None] / 10000**exponents
+    return torch.cat([angles.sin(), angles.cos()], dim=1).float()
+
+
+POSITION_TABLES = {"sinusoidal": sinusoids, "fairseq": fairseq_sinusoids}
+"""Functions that compute fixed positional encodings, by `model.positions`."""
+
+
 class Lookup(torch.autograd.Function):
     """Embedding lookup: (vocab_size, d_model), (tokens,) -> (tokens, d_model).
 

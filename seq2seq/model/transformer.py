@@ -16,9 +16,10 @@ from seq2seq.model.attention import CrossAttention, MakeWeighing, ScaledDotProdu
 from seq2seq.model.encoder_decoder import EncoderDecoder
 from seq2seq.model.kernels import usable_in_16_bits
 from seq2seq.model.kv_cache import LayerCache, TransformerState
-from seq2seq.model.layers import LAYER_GAIN, Dropout, Lookup, Projected, linear, sinusoids
+from seq2seq.model.layers import LAYER_GAIN, POSITION_TABLES, Dropout, Lookup, Projected, linear
 from seq2seq.model.loss import Logits
 from seq2seq.model.packing import Sentences
+from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
 
@@ -239,10 +240,11 @@ class Transformer(EncoderDecoder):
         tied_embeddings: "all" (source embedding, target embedding and output layer share one matrix), "decoder" (target
             embedding and output layer share one matrix), "none".
         scale_embedding: True to multiply embeddings by sqrt(d_model) (section 3.4).
-        positions: positional encoding, "sinusoidal" or "learned".
+        positions: positional encoding, "learned" or one of `POSITION_TABLES`.
         max_positions: maximum length of a sentence in tokens, `</s>` included.
         weighing: attention weights of every layer.
         window: maximum distance between query and key in self-attention; None: no limit.
+        decoder_start: symbol whose embedding the decoder reads first, "<s>" or "</s>".
     """
 
     pads = False
@@ -252,7 +254,7 @@ class Transformer(EncoderDecoder):
         decoder_layers: int, num_heads: int, feed_forward: int, dropout: float = 0.0, activation: str = "relu",
         pre_norm: bool = False, positions: str = "sinusoidal", max_positions: int = 1024,
         tied_embeddings: str = "all", scale_embedding: bool = True, output_bias: bool = False,
-        weighing: MakeWeighing = ScaledDotProduct, window: int | None = None,
+        weighing: MakeWeighing = ScaledDotProduct, window: int | None = None, decoder_start: str = "<s>",
     ) -> None:
         super().__init__(source_vocab_size, target_vocab_size, d_model, max_positions, tied_embeddings, scale_embedding,
                          output_bias)
@@ -261,8 +263,10 @@ class Transformer(EncoderDecoder):
             self.source_positions: Tensor = nn.Parameter(torch.empty(max_positions, d_model).normal_(std=d_model**-0.5))
             self.target_positions: Tensor = nn.Parameter(torch.empty(max_positions, d_model).normal_(std=d_model**-0.5))
         else:
-            self.register_buffer("source_positions", sinusoids(max_positions, d_model), persistent=False)
+            table = POSITION_TABLES[positions](max_positions, d_model)
+            self.register_buffer("source_positions", table, persistent=False)
             self.register_buffer("target_positions", self.source_positions, persistent=False)
+        self.start_id = START_ID if decoder_start == "<s>" else END_ID
         self.dropout = Dropout(dropout)
         self.window = window
         layer = (d_model, num_heads, feed_forward, dropout, activation, pre_norm, weighing, window)
@@ -281,10 +285,15 @@ class Transformer(EncoderDecoder):
 
     def decode(self, target_input: Tensor, target: Sentences, memory: Tensor, source: Sentences) -> Logits:
         """(target_tokens,) -> logits, (target_tokens, vocab_size). memory, source: from `encode`."""
-        stream = self._embed(self.target_embedding, self.target_positions, target_input, target.positions)
+        stream = self._embed(self.target_embedding, self.target_positions, self.decoder_input(target_input),
+                             target.positions)
         for layer in self.decoder:
             stream = layer(stream, memory, target, source)
         return Logits(stream.add(self.decoder_norm).inputs, self.output_weight, self.output_bias)
+
+    def decoder_input(self, tokens: Tensor) -> Tensor:
+        """Return target tokens of any shape with the symbol `decoder_start` in the place of `<s>`."""
+        return tokens if self.start_id == START_ID else tokens.masked_fill(tokens == START_ID, self.start_id)
 
     def _embed(self, embedding: Tensor, encodings: Tensor, tokens: Tensor, positions: Tensor) -> Stream:
         return embed(embedding, encodings, tokens, positions, self.scale, self.dropout)
@@ -319,7 +328,7 @@ class Transformer(EncoderDecoder):
                      steps: Sequence[StepFunction] | None = None) -> tuple[Tensor, TransformerState]:
         """Return the input of the output layer, (rows, d_model), and the state after the step."""
         after = state.with_next_position()
-        embedded = self.target_embedding.index_select(0, last_tokens)
+        embedded = self.target_embedding.index_select(0, self.decoder_input(last_tokens))
         hidden = embedded.mul_(self.scale).add_(self.target_positions[state.position])
         target_bias = after.target_bias(self.num_heads, self.window)
         steps = steps or [cast(DecoderLayer, layer).make_step_function() for layer in self.decoder]

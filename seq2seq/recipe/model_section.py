@@ -48,7 +48,7 @@ PACKAGES_CAN = "Installed packages can register others."
 KNOWN_TO_ENGINES = frozenset({
     "base", "type", "d_model", "dropout", "max_positions", "scale_embedding", "encoder_layers", "decoder_layers",
     "tied_embeddings", "output_bias", "num_heads", "score", "normalize", "selection", "copy", "window", "feed_forward",
-    "activation", "norm", "positions", "tied_decoder_layers", "context"})
+    "activation", "norm", "positions", "decoder_start", "tied_decoder_layers", "context"})
 """Keys of a Transformer that the kernels and exports either compute or refuse (`peculiarity`). Any other key with
 another value than its default is refused, so that a new key cannot be overlooked there."""
 DEFAULT_TYPE = "transformer"
@@ -182,15 +182,16 @@ class _TransformerLayers(_Attention):
     norm: Literal["post", "pre"] = "post"
     """Layer normalisation: `post` after each residual sum (as in Vaswani et al. 2017), `pre` before each sublayer
     (easier to train for deep models)."""
-    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
-    """Positional encoding: fixed sinusoids, or a learned embedding, which has one vector for each of `max_positions`.
-    """
+    positions: Literal["sinusoidal", "fairseq", "learned"] = "sinusoidal"
+    """Positional encoding: `sinusoidal` (as in Vaswani et al. 2017); `fairseq`, the sinusoids of fairseq's models, such
+    as M2M-100 and NLLB-200, with other frequencies and in another order; or `learned`, a learned embedding, which has
+    one vector for each of `max_positions`."""
 
     @field_validator("positions")
     @classmethod
     def _require_even_width_for_sinusoids(cls, positions: str, info: ValidationInfo) -> str:
         d_model = info.data.get("d_model", 0)
-        if positions == "sinusoidal" and d_model % 2:
+        if positions != "learned" and d_model % 2:
             raise ValueError(f"sinusoidal positions need an even d_model, found {d_model}")
         return positions
 
@@ -244,6 +245,8 @@ class TransformerSection(_TransformerLayers, _CrossAttention):
     heads instead of one). `pointer`: recurrent pointer network (Vinyals et al. 2015), whose target file contains
     positions of source words, numbered from 1 (`1 3 2`). `language_model`: decoder-only Transformer, which continues
     text. Installed packages can register other types. Each type has its own keys."""
+    decoder_start: Literal["<s>", "</s>"] = "<s>"
+    """Symbol that the decoder reads before the first piece. Models of fairseq, such as M2M-100, read `</s>`."""
     tied_decoder_layers: bool = False
     """All decoder layers share their weights (Dabre and Fujita 2019, arXiv:1807.05353). The model is smaller, but not
     faster."""

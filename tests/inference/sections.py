@@ -2,13 +2,16 @@
 
 import math
 
+import torch
 from torch import nn
 
 from seq2seq.inference.int8 import NativeEngine
 from seq2seq.inference.load_model import stored_weights
 from seq2seq.model.attention_scores import SCORES
+from seq2seq.model.layers import POSITION_TABLES
 from seq2seq.model.transformer import ACTIVATIONS, Transformer
 from seq2seq.recipe import TransformerSection
+from seq2seq.tokenizers.tokenizer import START_ID
 
 
 def score_of(weighing) -> str:
@@ -26,7 +29,10 @@ def section_of(model: Transformer) -> TransformerSection:
         feed_forward=layer.feed_forward.inner.out_features,
         activation=next(name for name, function in ACTIVATIONS.items() if function is layer.feed_forward.activation),
         norm="pre" if layer.self_residual.pre_norm else "post",
-        positions="learned" if isinstance(model.source_positions, nn.Parameter) else "sinusoidal",
+        positions="learned" if isinstance(model.source_positions, nn.Parameter) else next(
+            name for name, table in POSITION_TABLES.items()
+            if torch.allclose(table(model.max_positions, model.d_model), model.source_positions.float(), atol=1e-2)),
+        decoder_start="<s>" if model.start_id == START_ID else "</s>",
         max_positions=model.max_positions, scale_embedding=model.scale == math.sqrt(model.d_model),
         tied_embeddings="all" if model.source_embedding is model.target_embedding else "decoder" if tied else "none",
         output_bias=model.output_bias is not None)

@@ -22,7 +22,7 @@ from seq2seq.inference.engines import native_obstacle
 from seq2seq.inference.int8 import GROWTH_STEPS, NativeEngine, NativeScores
 from seq2seq.inference.kernel_library import PANEL
 from seq2seq.inference.load_model import stored_weights
-from seq2seq.inference.transformer_weights import expected_shapes, sinusoids
+from seq2seq.inference.transformer_weights import POSITION_TABLES, expected_shapes
 from seq2seq.model import build_model, layers
 from seq2seq.model.attention import CrossAttention, SelfAttention
 from seq2seq.recipe import TransformerSection, validate_model
@@ -37,6 +37,7 @@ from seq2seq.translation.worker_processes import TranslatorPool
 WIDE = {"d_model": 64, "feed_forward": 128}
 CHOICES = [{}, {"pre_norm": True}, {"activation": "gelu"}, {"activation": "silu"}, {"positions": "learned"},
            {"output_bias": True}, {"tied_embeddings": "none"}, {"tied_embeddings": "decoder", "source_vocab_size": 29},
+           {"positions": "fairseq", "decoder_start": "</s>"},
            {"tied_decoder_layers": True}, {"num_heads": 8}, {"scale_embedding": False}, {"score": "dot"},
            {"score": "bilinear"}, {"window": 2}, {"window": 2, "pre_norm": True}, {"encoder_layers": 3},
            {"d_model": 35, "num_heads": 5, "positions": "learned", "feed_forward": 67}]
@@ -411,7 +412,8 @@ def test_without_sentences_there_is_no_attention(make_model, load):
 
 
 @pytest.mark.parametrize("choice", [
-    {}, {"norm": "pre"}, {"positions": "learned"}, {"output_bias": True}, {"tied_embeddings": "none"},
+    {}, {"norm": "pre"}, {"positions": "learned"}, {"positions": "fairseq"}, {"decoder_start": "</s>"},
+    {"output_bias": True}, {"tied_embeddings": "none"},
     {"tied_embeddings": "decoder"}, {"tied_decoder_layers": True}, {"score": "bilinear"}, {"score": "dot"},
     {"num_heads": 7}, {"window": 3}, {"scale_embedding": False}, {"activation": "gelu"}, {"encoder_layers": 1},
     {"tied_decoder_layers": True, "score": "bilinear", "norm": "pre", "tied_embeddings": "none", "output_bias": True,
@@ -430,7 +432,8 @@ def test_expected_shapes_are_those_of_the_model(choice):
 
 @pytest.mark.parametrize(("length", "d_model"), [(1, 2), (19, 14), (1024, 512)])
 def test_sinusoids_are_those_of_the_model(length, d_model):
-    np.testing.assert_allclose(sinusoids(length, d_model), layers.sinusoids(length, d_model), atol=1e-7)
+    for kind, table in POSITION_TABLES.items():
+        np.testing.assert_allclose(table(length, d_model), layers.POSITION_TABLES[kind](length, d_model), atol=1e-7)
 
 
 @pytest.mark.parametrize(("change", "told"), [

@@ -132,7 +132,8 @@ def export_refused(folder: Path, format: str, **settings: object) -> None:
 for format, settings in (
     ("ctranslate2", {"type": "rnn"}), ("huggingface", {"score": "additive"}), ("ctranslate2", {"normalize": "relu"}),
     ("ctranslate2", {"window": 5}), ("huggingface", {"selection": "hard"}), ("ctranslate2", {"copy": True}),
-    ("huggingface", {"norm": "pre"}), ("huggingface", {"positions": "learned"}), ("huggingface", {"kind": "words"}),
+    ("huggingface", {"norm": "pre"}), ("huggingface", {"positions": "learned"}),
+    ("huggingface", {"decoder_start": "</s>"}), ("huggingface", {"kind": "words"}),
     ("argos", {"joint": False, "tied_embeddings": "decoder"}), ("argos", {"kind": "words"}), ("argos", {"window": 2}),
 ):
     messages.add(f"export to {format}: {settings}", partial(export_refused, format=format, **settings))

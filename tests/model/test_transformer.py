@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, Shape, gather
 from seq2seq.model import build_model
-from seq2seq.model.layers import Dropout, Lookup, sinusoids
+from seq2seq.model.layers import Dropout, Lookup, fairseq_sinusoids, sinusoids
 from seq2seq.model.loss import smoothed_cross_entropy
 from seq2seq.model.packing import Sentences
 from seq2seq.model.transformer import Transformer
@@ -19,7 +19,8 @@ ROUNDING = {"rtol": 0, "atol": 1e-12}
 
 CHOICES = [
     {"pre_norm": False}, {"pre_norm": True}, {"activation": "relu"}, {"activation": "gelu"}, {"activation": "silu"},
-    {"positions": "sinusoidal"}, {"positions": "learned"}, {"tied_embeddings": "all"}, {"tied_embeddings": "decoder"},
+    {"positions": "sinusoidal"}, {"positions": "fairseq"}, {"positions": "learned"}, {"decoder_start": "</s>"},
+    {"tied_embeddings": "all"}, {"tied_embeddings": "decoder"},
     {"tied_embeddings": "none"}, {"output_bias": True}, {"output_bias": False}, {"scale_embedding": True},
     {"scale_embedding": False}, {"tied_decoder_layers": True}, {"tied_decoder_layers": False},
 ]
@@ -295,6 +296,22 @@ def test_a_sentence_longer_than_the_positions_is_an_error(make_model):
 
 
 # Parts
+
+
+def test_positions_of_fairseq_are_those_of_transformers():
+    models = pytest.importorskip("transformers.models.m2m_100.modeling_m2m_100")
+    table = models.M2M100SinusoidalPositionalEmbedding.get_embedding(13, 14, padding_idx=1)
+    torch.testing.assert_close(fairseq_sinusoids(11, 14), table[2:], rtol=0, atol=1e-6)
+
+
+def test_the_decoder_begins_with_the_embedding_of_its_start_symbol(make_model, make_batch):
+    ours, usual = make_model(decoder_start="</s>", tied_embeddings="none"), make_model(tied_embeddings="none")
+    batch = make_batch()
+    ours.load_state_dict(usual.state_dict())
+    assert not torch.equal(ours(batch).dense(), usual(batch).dense())
+    with torch.no_grad():
+        usual.target_embedding[START_ID] = usual.target_embedding[END_ID]
+    assert torch.equal(ours(batch).dense(), usual(batch).dense())
 
 
 def test_positions_are_the_sinusoids_of_the_paper():

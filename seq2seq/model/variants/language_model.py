@@ -19,7 +19,7 @@ from seq2seq.data.batching import Batch
 from seq2seq.model.attention import MakeWeighing, ScaledDotProduct
 from seq2seq.model.interface import Model
 from seq2seq.model.kv_cache import LayerCache, TransformerState
-from seq2seq.model.layers import Dropout, embeddings, sinusoids
+from seq2seq.model.layers import POSITION_TABLES, Dropout, embeddings
 from seq2seq.model.loss import Logits
 from seq2seq.model.packing import Sentences, check_length
 from seq2seq.model.transformer import EncoderLayer, StepFunction, embed
@@ -51,7 +51,7 @@ class LanguageModel(Model):
         if positions == "learned":
             self.positions: Tensor = nn.Parameter(torch.empty(max_positions, d_model).normal_(std=d_model**-0.5))
         else:
-            self.register_buffer("positions", sinusoids(max_positions, d_model), persistent=False)
+            self.register_buffer("positions", POSITION_TABLES[positions](max_positions, d_model), persistent=False)
         self.dropout = Dropout(dropout)
         self.window = window
         layer = (d_model, num_heads, feed_forward, dropout, activation, pre_norm, weighing, window)
