@@ -44,8 +44,7 @@ class ShortlistCounts:
         progress: function that is called with the numbers of finished pairs.
         """
         translator, engine = self.translator, self.translator.engine
-        sources = translator.encode([source for source, _ in pairs])
-        targets = translator.tokenizers.target.encode([target for _, target in pairs])
+        sources, targets = translator.encode_pairs(pairs)
         side, lengths = EncodedSide.from_lists(sources), np.array([len(target) + 1 for target in targets])
         longest = np.maximum(side.lengths, lengths)
         accepted = np.flatnonzero((longest <= engine.max_positions) & (side.lengths > 1) & (lengths > 1))

@@ -81,7 +81,8 @@ def scanned(pairs: Iterable[Pair], report: CorpusReport, sides: int, languages: 
         canonical_texts = tuple(map(canonical, texts))
         lengths = list(map(len, canonical_texts))
         agreement = number_agreement(*canonical_texts) if sides == 2 and min(lengths) else 1.0
-        canonical_source = Source("".join(canonical_texts[:-1]), language=source.language, tag=source.tag)
+        canonical_source = Source("".join(canonical_texts[:-1]), language=source.language, tag=source.tag,
+                                  source_language=source.source_language)
         digest = pair_digest(languages, canonical_source, canonical_texts[-1])
         for kind in kinds_of(texts, canonical_texts, digest in seen, agreement):
             report.findings.setdefault(kind, Finding()).add(number)

@@ -21,7 +21,8 @@ class Format(StrEnum):
 
 
 EXAMPLES = ("seq2seq import Helsinki-NLP/opus-mt-de-en --output opus-de-en",
-            "seq2seq import opus-mt-en-roa --target-language fra --output opus-en-fr")
+            "seq2seq import opus-mt-en-roa --target-language fra --output opus-en-fr",
+            "seq2seq import facebook/nllb-200-distilled-600M --source-language en --target-language sw -o nllb-en")
 
 
 def import_(
@@ -31,7 +32,7 @@ def import_(
     output: Annotated[Path, typer.Option(
         "--output", "-o", metavar="DIR", help="New directory for the imported model (a bundle).", show_default=False)],
     format: Annotated[Format, typer.Option(
-        "--from", help="Format of the model. huggingface: a Marian model of transformers, such as a model of OPUS-MT.",
+        "--from", help="Format of the model. huggingface: a model of transformers: OPUS-MT, M2M-100 or NLLB-200.",
         )] = Format.huggingface,
     source_language: Annotated[str | None, typer.Option(
         metavar="CODE", help="Source language.", show_default="from the model's files or name")] = None,

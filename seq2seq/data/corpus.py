@@ -157,7 +157,7 @@ def read_pairs(recipe: Recipe, spec: Corpus, counts: Counts | None = None, conte
     if spec.uses_recipe_languages:
         spec = spec.model_copy(update=recipe.languages_of(spec).model_dump())
     pairs = read_corpus(spec, recipe.data_directory, counts, recipe.data.context if context is None else context,
-                        recipe.language_of(spec))
+                        recipe.language_of(spec), recipe.languages_of(spec).source or "")
     if recipe.task.target_is_text:
         yield from pairs
         return
@@ -175,14 +175,14 @@ def validation_pairs(recipe: Recipe) -> Iterator[Pair]:
 
 
 def read_corpus(spec: Corpus, directory: Path, counts: Counts | None = None, context: int = 0, language: str = "",
-                ) -> Iterator[Pair]:
+                source_language: str = "") -> Iterator[Pair]:
     """Yield the pairs of a corpus in order.
 
     Args:
         spec: section of the recipe for this corpus. Paths in it are relative to `directory`.
         counts: updated with the number of lines read, and the numbers of characters removed or replaced.
         context: number of source sentences in the context of each source; 0: sources have no context.
-        language: see `Source.language`.
+        language, source_language: see `Source`.
     """
     counts = Counts() if counts is None else counts
     read = {"files": _read_files, "table": _read_table, "hub": _read_hub}[spec.form]
@@ -190,7 +190,7 @@ def read_corpus(spec: Corpus, directory: Path, counts: Counts | None = None, con
     if spec.form == "hub":
         rows = _with_checksum(rows, counts)
     previous, document = PreviousSentences(context), ""
-    line = Source("", language=language, tag=spec.tag)
+    line = Source("", language=language, tag=spec.tag, source_language=source_language)
     for number, texts in rows:
         counts.lines += 1
         if number == 1:

@@ -184,7 +184,8 @@ def encoded_blocks(pairs: Iterable[Pair], recipe: Recipe, tokenizers: Tokenizers
         if recipe.data.context:
             encode = partial(tokenizers.source.encode, threads=threads)
             sources = shortened(sources, encode, recipe.data.cleaning.max_pieces)
-        source, target = _encode(tokenizers.source, sources, threads), _encode(tokenizers.target, targets, threads)
+        source = _encode(tokenizers.source, sources, threads)
+        target = _encode(tokenizers.target, tokenizers.target.target_lines(targets, sources), threads)
         yield EncodedBlock(numbers, sources, targets, (source[0], target[0]), (source[1], target[1]))
 
 
@@ -457,6 +458,7 @@ def known_tags(recipe: Recipe) -> tuple[str, ...]:
 def prepared_text(text: TrainingText, directory: Path) -> Iterator[tuple[Source, str]]:
     """Yield the pairs in the text files of a prepared corpus. They exist if `recipe.keeps_training_text` is true."""
     languages = [text.recipe.language_of(spec) for spec in text.corpora]
+    source_languages = [text.recipe.languages_of(spec).source or "" for spec in text.corpora]
     tags = [spec.tag or "" for spec in text.corpora]
     beginnings = [as_line(Source("", tag=tag)) for tag in tags]
     corpora = np.memmap(directory / "corpora", dtype=np.int64, mode="r")
@@ -466,7 +468,7 @@ def prepared_text(text: TrainingText, directory: Path) -> Iterator[tuple[Source,
             line = source.removesuffix("\n")
             parsed = parse_context(line) if text.recipe.data.context else Source(line)
             yield (replace(parsed, text=parsed.text.removeprefix(beginnings[number]), language=languages[number],
-                           tag=tags[number]), target.removesuffix("\n"))
+                           source_language=source_languages[number], tag=tags[number]), target.removesuffix("\n"))
 
 
 def unique_label(label: str, taken: Mapping[str, Any]) -> str:

@@ -95,14 +95,17 @@ class ResampledEpochs:
         for number, block in enumerate(blocks(self._pairs(), BLOCK_PAIRS)):
             if self._closing.is_set():
                 raise CancelledError
-            originals: Sides = ([source for source, _ in block], [target for _, target in block])
+            target_lines = self.tokenizers.target.target_lines
+            sources = [source for source, _ in block]
+            originals: Sides = (sources, target_lines([target for _, target in block], sources))
             names = [""] * len(block)
             texts = originals
             if self.augmenter:
                 first = number * BLOCK_PAIRS
                 changed = [self.augmenter.augment(epoch, first + index, *pair) for index, pair in enumerate(block)]
-                texts, names = ([pair[0] for pair in changed], [pair[1] for pair in changed]), [
-                    pair[2] for pair in changed]
+                sources = [pair[0] for pair in changed]
+                texts = (sources, target_lines([pair[1] for pair in changed], sources))
+                names = [pair[2] for pair in changed]
             seeds = [derived_seed(self.seed, "subwords", side, epoch, number) for side in SIDES]
             encoded = [sampled(vocabulary, lines, self.alpha, seed, self.max_pieces)
                        for vocabulary, lines, seed in zip(vocabularies, texts, seeds, strict=True)]

@@ -22,7 +22,7 @@ from seq2seq.interop.exporting import (
     write_card,
     write_checked_export,
 )
-from seq2seq.interop.marian import POSITIONS, marian_config, require_marian_support, weights_to_marian
+from seq2seq.interop.huggingface_weights import POSITIONS, marian_config, require_marian_support, weights_to_marian
 from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID, Vocabulary, Words

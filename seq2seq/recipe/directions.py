@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from seq2seq.errors import OptionError
-from seq2seq.languages import same_code, suggestion_for
+from seq2seq.languages import is_same_language, same_code, suggestion_for
 from seq2seq.recipe.base_section import SectionsError, collecting, refuse_if
 from seq2seq.recipe.data_section import Data, Languages
 from seq2seq.recipe.task import TRANSLATION
@@ -36,11 +36,15 @@ def targets_of(directions: Iterable[Languages]) -> list[str]:
 
 def direction_into(target: str, directions: Sequence[Languages], model: str = "this model") -> Languages:
     """Return the first of a model's directions whose target language has the code `target`, or the same code in another
-    form, such as `deu` for `de`. model: name of the model in the error message.
+    form, such as `deu` for `de`, or the only one in the same language, such as `deu_Latn` for `de`. model: name of the
+    model in the error message.
     """
     exact = [each for each in directions if each.target == target]
     for each in exact or [each for each in directions if same_code(each.target, target)]:
         return each
+    similar = {each.target: each for each in reversed(directions) if is_same_language(each.target, target)}
+    if len(similar) == 1:
+        return similar.popitem()[1]
     raise OptionError(f"{model} translates into {' or '.join(targets_of(directions))}, not into {target}."
                       f"{suggestion_for(target)}")
 

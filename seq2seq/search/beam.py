@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -126,6 +127,8 @@ class StepwiseRun:
     def _continuations(self, scores: Scores, beams: Beams) -> Continuations:
         """Return the best continuations, or those that logits processors and candidate selection choose."""
         options, count, totals = self.options, 2 * self.options.group_size, beams.totals
+        if options.first_id is not None and not beams.length:
+            return _given(options.first_id, len(totals), count, totals.dtype)
         must_end = beams.must_end() if beams.length + 1 >= min(self.max_lengths) else None
         if not options.has_constraints:
             return scores.best(totals, self.banned, must_end, count, options.skip_log_softmax)
@@ -145,3 +148,10 @@ class StepwiseRun:
             continuations = best, parents, ids
         self.nan |= math.isnan(past.max()) or math.isnan(continuations[0].max())  # the maximum of NaN is NaN
         return continuations
+
+
+def _given(index: int, groups: int, count: int, dtype: np.dtype[Any]) -> Continuations:
+    """Return continuations of empty hypotheses: the given id with log p = 0, and no other."""
+    totals = np.full((groups, count), -math.inf, dtype)
+    totals[:, 0] = 0
+    return totals, np.zeros((groups, count), np.int64), np.full((groups, count), index)

@@ -83,6 +83,8 @@ class SearchOptions:
         hypothesis ends in this step, the number is added to the score of the hypothesis. None: no bonus.
     shortlist: number of target pieces for each source piece that an engine's own search considers, see
         `inference.shortlist.Shortlist`; 0: all target pieces. Other searches always consider all.
+    first_id: id with which each hypothesis begins. It is given, so its log p is 0, but it counts in the length, as
+        `forced_bos_token_id` in transformers. None: the model chooses.
     skip_log_softmax: True to use the logits as scores without normalising them.
     """
 
@@ -96,6 +98,7 @@ class SearchOptions:
     groups: int = 1
     bonus: Callable[[Any], np.ndarray] | None = None
     shortlist: int = 0
+    first_id: int | None = None
     skip_log_softmax: bool = False
 
     @property
@@ -121,4 +124,5 @@ class SearchOptions:
     @property
     def has_hooks(self) -> bool:
         """True if an option is set that an engine's own search does not support (see `beam.WholeSearch`)."""
-        return bool(self.has_constraints or self.bonus or self.skip_log_softmax or self.groups > 1)
+        return bool(self.has_constraints or self.first_id is not None or self.bonus or self.skip_log_softmax
+                    or self.groups > 1)

@@ -30,12 +30,14 @@ class Directions:
     """Directions of a model, which decide about the language of each source.
 
     chosen: direction of sources that name no language. all: all directions. codes: target languages that the vocabulary
-    has tokens for. A line may begin with one of these tokens; a token of another language is text.
+    has tokens for. A line may begin with one of these tokens; a token of another language is text. names_sources: True
+    if the vocabulary reads `Source.source_language`.
     """
 
     chosen: Languages
     all: tuple[Languages, ...]
     codes: tuple[str, ...]
+    names_sources: bool = False
 
     @property
     def tokens(self) -> list[str]:
@@ -49,6 +51,14 @@ class Directions:
         return replace(self, chosen=direction_into(target, self.all))
 
     def source(self, line: str | Source) -> Source:
+        """Return a line with its target language (see `_with_target`), and with its own language if the vocabulary
+        needs it."""
+        source = self._with_target(line)
+        if not self.names_sources or source.source_language:
+            return source
+        return replace(source, source_language=self.into(source.language).chosen.source or "")
+
+    def _with_target(self, line: str | Source) -> Source:
         """Return a line with its target language: the given one, or that of the language token at the beginning of its
         text, which is removed, or that of the chosen direction. Without tokens, no line has a language.
         """

@@ -14,7 +14,6 @@ from itertools import groupby
 import numpy as np
 
 from seq2seq.errors import TokenizerError
-from seq2seq.files import parse_json
 from seq2seq.tokenizers.language_token import LANGUAGE_TOKEN
 from seq2seq.tokenizers.subword_sampling import WORD_BOUNDARY, SubwordSampler
 from seq2seq.tokenizers.vocabulary import (
@@ -28,8 +27,6 @@ from seq2seq.tokenizers.vocabulary import (
     piece_spans,
     require_size,
 )
-
-VOCABULARY_FILE = "vocabulary.json"
 
 
 class MarianVocabulary(Vocabulary):
@@ -106,23 +103,3 @@ class MarianVocabulary(Vocabulary):
     @cached_property
     def _sampler(self) -> SubwordSampler:
         return SubwordSampler(self._processor)
-
-
-def vocabulary_json(source: MarianVocabulary, target: MarianVocabulary) -> bytes:
-    """Return the contents of vocabulary.json: the ids of the pieces of each language, or of both if they share ids."""
-    ids = {"joint": source.ids} if source.ids == target.ids else {"source": source.ids, "target": target.ids}
-    return json.dumps(ids, indent=1, ensure_ascii=False).encode()
-
-
-def read_vocabularies(contents: bytes, models: tuple[bytes, bytes], where: str
-                      ) -> tuple[MarianVocabulary, MarianVocabulary]:
-    """Return source and target vocabulary from the contents of vocabulary.json and both sentencepiece models."""
-    try:
-        saved = parse_json(contents)
-        source, target = (saved["joint"],) * 2 if "joint" in saved else (saved["source"], saved["target"])
-        if not all(isinstance(index, int) for ids in (source, target) for index in ids.values()):
-            raise ValueError
-        return MarianVocabulary(models[0], source, where), MarianVocabulary(models[1], target, where)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise TokenizerError(f"{where}/{VOCABULARY_FILE} is damaged. Copy the file again, or import the model "
-                             "again.") from error

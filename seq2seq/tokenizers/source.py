@@ -13,6 +13,8 @@ class Source:
         given. In a call of `Translator.translate`, the lines before this line, back to a blank line, are then used.
     language: code of the target language, for a model with several; "": not given. If it is given, a language token
         such as `>>de<<` in the text is text.
+    source_language: code of the language of the text; "": not given. Only some vocabularies read it, see
+        `fairseq_vocabulary`.
     tag: tag of the line's corpus (`tag` in the recipe); "": none; None: not given, so that the text may begin with a
         tag, which becomes this field (see `line_reader`).
     prefix: text with which the translation must begin. required: phrases that the translation must contain, in addition
@@ -28,6 +30,7 @@ class Source:
     prefix: str = ""
     required: tuple[str, ...] = ()
     number: int | None = None
+    source_language: str = ""
 
 
 def as_source(line: str | Source) -> Source:

@@ -21,7 +21,7 @@ from seq2seq.files import regular_bytes
 from seq2seq.recipe.directions import language_token
 from seq2seq.tokenizers.canonical_text import canonical
 from seq2seq.tokenizers.language_token import LANGUAGE_TOKEN
-from seq2seq.tokenizers.marian_vocabulary import VOCABULARY_FILE, MarianVocabulary, read_vocabularies, vocabulary_json
+from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.subword_sampling import SubwordSampler
 from seq2seq.tokenizers.unigram_lines import MAX_LINES, MIN_LINES, additional_lines
 from seq2seq.tokenizers.vocabulary import (
@@ -35,6 +35,7 @@ from seq2seq.tokenizers.vocabulary import (
     load_processor,
     piece_spans,
 )
+from seq2seq.tokenizers.vocabulary_file import VOCABULARY_FILE, read_vocabularies, vocabulary_json
 from seq2seq.tokenizers.vocabulary_size import MAX_WORDS, RESERVED_PIECES, smaller_vocabulary_size, vocabulary_size
 from seq2seq.tokenizers.whole_words import HEADER, Words, position_vocabulary, train_words
 

@@ -57,6 +57,9 @@ class Vocabulary(ABC):
 
     model: bytes
     is_canonical: bool = False
+    begins_with_own_language: bool = False
+    """True if a token before each text names the language of this text (see `fairseq_vocabulary`). False if a token
+    before a source names the language to translate into."""
 
     @property
     @abstractmethod
@@ -79,6 +82,18 @@ class Vocabulary(ABC):
         """Return the token of a language, such as `>>de<<`; "" if the vocabulary has none for it."""
         token = self.language_id(code)
         return "" if token is None else self.pieces([token])[0]
+
+    def token_language(self, line: Source) -> str:
+        """Return the code of the language that the token before a line names."""
+        return line.language
+
+    def first_id(self, language: str) -> int | None:
+        """Return the id with which each target in a language begins; None if the model predicts all ids."""
+        return None
+
+    def target_lines(self, targets: Sequence[str], sources: Sequence[str | Source]) -> Sequence[str | Source]:
+        """Return targets in the form that `encode`, `sample` and `spans` take, given their sources."""
+        return targets
 
     @cached_property
     def _language_ids(self) -> dict[str, int | None]:
@@ -137,7 +152,7 @@ class Vocabulary(ABC):
         tokens, texts = self._split(lines)
         found = []
         for line, token, spans in zip(lines, tokens, self._spans(texts), strict=True):
-            if token:                                                           # the text begins with a space
+            if token and not self.begins_with_own_language:                     # the text begins with a space
                 spans = [(max(0, begin - 1), max(0, end - 1)) for begin, end in spans]
             found.append([(0, 0)] * len(token) + self._spans_in(as_line(line), spans))
         return found
@@ -158,9 +173,11 @@ class Vocabulary(ABC):
         """Return two lists: the language token of each line, as [id] or [], and the normalised texts of the lines.
         After a token, the text begins with a space, because transformers so encodes `>>de<< text` with an export of
         this package."""
-        tokens = [[] if isinstance(line, str) or (token := self.language_id(line.language)) is None else [token]
-                  for line in lines]
+        tokens = [[] if isinstance(line, str) or (token := self.language_id(self.token_language(line))) is None
+                  else [token] for line in lines]
         texts = [self.normalized(as_line(line)) for line in lines]
+        if self.begins_with_own_language:
+            return tokens, texts
         return tokens, [f" {text}" if token else text for token, text in zip(tokens, texts, strict=True)]
 
     @abstractmethod

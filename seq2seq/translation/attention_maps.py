@@ -62,8 +62,9 @@ def compute_pair_attention(translator: LineSearch, pairs: Sequence[tuple[str | S
     tokenizers = (translator.tokenizers.source, translator.tokenizers.target)
     sides = [[as_line(as_source(source)) for source, _ in pairs], [target for _, target in pairs]]
     sources = [translator.source(source) for source, _ in pairs]
-    ids = [tokenizers[0].encode(sources), tokenizers[1].encode(sides[1])]
-    spans = [tokenizers[0].spans(sources), tokenizers[1].spans(sides[1])]
+    targets = tokenizers[1].target_lines(sides[1], sources)
+    ids = [tokenizers[0].encode(sources), tokenizers[1].encode(targets)]
+    spans = [tokenizers[0].spans(sources), tokenizers[1].spans(targets)]
     for index, (line, source) in enumerate(zip(sides[0], sources, strict=True)):
         # The spans of a language token or an empty context that the translator adds are empty.
         added = len(as_line(source)) - len(line)

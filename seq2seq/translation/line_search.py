@@ -199,6 +199,12 @@ class LineSearch:
         sources = list(map(self.source, lines))
         return encode(shortened(sources, encode, self.max_pieces) if self.context else sources)
 
+    def encode_pairs(self, pairs: Sequence[tuple[str | Source, str]]) -> tuple[list[list[int]], list[list[int]]]:
+        """Return the ids of sources and of their translations."""
+        sources, vocabulary = [self.source(source) for source, _ in pairs], self.tokenizers.target
+        targets = vocabulary.target_lines([target for _, target in pairs], sources)
+        return self.encode(sources), vocabulary.encode(targets, num_threads())
+
     def search_setup(self, decoding: DecodingOptions) -> SearchSetup:
         """Return the search setup of a call."""
         if not self.task.has_source:

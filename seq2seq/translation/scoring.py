@@ -10,7 +10,6 @@ import numpy as np
 
 from seq2seq.data.batching import EncodedCorpus, EncodedSide
 from seq2seq.data.epoch_plan import batches_in_order
-from seq2seq.devices import num_threads
 from seq2seq.errors import CorpusError
 from seq2seq.tokenizers.canonical_text import is_blank
 from seq2seq.tokenizers.source import Source, as_source
@@ -58,10 +57,10 @@ def pair_scores(translator: LineSearch, pairs: Sequence[Pair], progress: ReportP
     for source, target in () if translator.task.target_is_text else pairs:
         if fault := position_fault(as_source(source).text, target):
             raise CorpusError(f"the target that begins with '{target[:30]}' cannot be scored: {fault}.")
-    corpus = EncodedCorpus(
-        EncodedSide.from_lists(translator.encode([source for source, _ in pairs])),
-        EncodedSide.from_lists(translator.tokenizers.target.encode([target for _, target in pairs])),
-    )
+    sources, targets = map(EncodedSide.from_lists, translator.encode_pairs(pairs))
+    corpus = EncodedCorpus(sources, targets)
+    given = [translator.tokenizers.target.first_id(translator.source(source).language) is not None
+             for source, _ in pairs]
     scores: list[PairScore] = [PairScore(0.0, 0)] * len(pairs)
     text = np.array([index for index, (source, target) in enumerate(pairs)
                      if not is_blank(as_source(source).text) or not is_blank(target)], np.int64)
@@ -73,7 +72,9 @@ def pair_scores(translator: LineSearch, pairs: Sequence[Pair], progress: ReportP
         batch = gather(corpus, indices).to(torch.device(translator.device))
         with torch.inference_mode():
             losses = translator.model.loss(batch).of_tokens.cpu()
-        sums = [loss.sum().item() for loss in losses.split(batch.target_offsets.diff().tolist())]
+        # The model does not predict the token of the target's language, if there is one.
+        sums = [loss[given[index]:].sum().item() for index, loss in zip(
+            indices, losses.split(batch.target_offsets.diff().tolist()), strict=True)]
         for index, loss, tokens in zip(indices, sums, corpus.target.lengths_of(indices).tolist(), strict=True):
             scores[index] = PairScore(-loss, tokens)
         if progress:
@@ -83,6 +84,5 @@ def pair_scores(translator: LineSearch, pairs: Sequence[Pair], progress: ReportP
 
 def scorable_pairs(translator: LineSearch, pairs: Sequence[Pair]) -> list[Pair]:
     """Return the pairs that `pair_scores` accepts: both sides, `</s>` included, have at most `max_positions` tokens."""
-    sides = (translator.encode([source for source, _ in pairs]),
-             translator.tokenizers.target.encode([target for _, target in pairs], num_threads()))
+    sides = translator.encode_pairs(pairs)
     return [pair for pair, *ids in zip(pairs, *sides, strict=True) if max(map(len, ids)) < translator.max_positions]

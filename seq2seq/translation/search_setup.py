@@ -79,7 +79,7 @@ class SearchSetup:
         if context and decoding.coverage_penalty:
             raise OptionError("coverage_penalty does not work with a model with data.context: the context need not be "
                               "covered. Leave it out.")
-        self.decoding, self.tokenizer = decoding, tokenizer
+        self.decoding, self.tokenizer, self.first_id = decoding, tokenizer, tokenizer.first_id(language)
         self.phrases = PhraseSpeller(tokenizer, language, decoding.ignore_case)
         self.required = tuple(map(self.phrases.required_phrase, decoding.require))
         self.length_penalty = LENGTH_PENALTIES[decoding.length_penalty_form](decoding.length_penalty)
@@ -101,6 +101,8 @@ class SearchSetup:
         assert source.number is not None
         prefix = source.prefix.strip()
         prefix_ids = self.phrases.encode(prefix, source.number, "prefix") if prefix else ()
+        if prefix_ids and self.first_id is not None:
+            prefix_ids = self.first_id, *prefix_ids
         required = tuple(dict.fromkeys([*self.required, *(self.phrases.required_phrase(phrase, source.number)
                                                           for phrase in source.required if phrase.strip())]))
         if required and self.decoding.sampling:
@@ -143,7 +145,7 @@ class SearchSetup:
             banned_ids=self.tokenizer.never_generated_ids, logits_processors=logits_processors,
             candidate_selection=candidate_selection, groups=groups,
             bonus=coverage_bonus(decoding.coverage_penalty) if decoding.coverage_penalty else None,
-            shortlist=decoding.shortlist, skip_log_softmax=fusion)
+            shortlist=decoding.shortlist, first_id=self.first_id, skip_log_softmax=fusion)
 
     def max_lengths(self, parts: Sequence[Part], source_lengths: np.ndarray, max_positions: int) -> list[int]:
         """Return the maximum number of tokens of each part's translation, `</s>` included. source_lengths: (parts,)."""
@@ -151,7 +153,7 @@ class SearchSetup:
         longest = min(max_positions, math.inf if decoding.max_length is None else decoding.max_length + 1)
         limits = (source_lengths * decoding.max_length_ratio + decoding.max_length_offset).clip(1, longest).astype(int)
         for index, part in enumerate(parts):
-            min_tokens = max(decoding.min_length, part.min_pieces) + 1
+            min_tokens = max(decoding.min_length, part.min_pieces, self.first_id is not None) + 1
             if min_tokens > longest:
                 raise RequestError(f"line {part.line + 1}: min_length, prefix or required phrases need a translation "
                                    f"of {min_tokens - 1} pieces, but the maximum is {longest - 1:g}. Shorten them"

@@ -231,7 +231,7 @@ def directions_of_model(recipe: Recipe, vocabulary: Vocabulary) -> Directions:
     """Return the directions of a model. vocabulary: its source vocabulary."""
     targets = recipe.target_languages if recipe.task is TRANSLATION else []
     codes = [code for code in targets if vocabulary.language_id(code) is not None]
-    return Directions(recipe.languages, recipe.directions, tuple(codes))
+    return Directions(recipe.languages, recipe.directions, tuple(codes), vocabulary.begins_with_own_language)
 
 
 def translate_blocks(translate: Callable[[list[Source]], list[list[Translation]]], reader: LineReader,

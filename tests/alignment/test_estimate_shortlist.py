@@ -49,7 +49,12 @@ class Engine:
 @pytest.fixture
 def translator():
     tokenizers = SimpleNamespace(source=Words(SOURCE), target=Words(TARGET))
-    return SimpleNamespace(engine=Engine(), tokenizers=tokenizers, encode=tokenizers.source.encode,
+
+    def encode_pairs(pairs):
+        return (tokenizers.source.encode([source for source, _ in pairs]),
+                tokenizers.target.encode([target for _, target in pairs]))
+
+    return SimpleNamespace(engine=Engine(), tokenizers=tokenizers, encode_pairs=encode_pairs,
                            decoding=SimpleNamespace(batch_tokens_or_default=7))
 
 

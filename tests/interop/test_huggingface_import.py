@@ -10,7 +10,8 @@ from seq2seq.cli import main
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.errors import CheckpointError, FormatError
 from seq2seq.inference.load_model import as_tensors
-from seq2seq.interop.huggingface_import import _read_weights, import_model, local_folder
+from seq2seq.interop.huggingface_files import local_folder, read_weights
+from seq2seq.interop.huggingface_import import import_model
 from seq2seq.storage.checkpoints import load_bundle
 from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.source import Source
@@ -245,7 +246,7 @@ def test_a_pickle_of_anything_but_finite_weights_is_refused(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     torch.save(weights, tmp_path / "pytorch_model.bin")
     with pytest.raises((FormatError, CheckpointError), match=r"pytorch_model\.bin"):
-        _read_weights(tmp_path)
+        read_weights(tmp_path)
     assert not (tmp_path / "executed").exists()
 
 
@@ -254,6 +255,6 @@ def test_tied_transposed_and_half_weights_of_a_pickle_are_read(tmp_path, old):
     embedding, other = torch.randn(7, 5), torch.randn(3, 11)
     weights = {"a": embedding, "b": embedding, "t": other.T, "p": torch.nn.Parameter(other[:, 2:]), "h": other.half()}
     torch.save(weights, tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=not old)
-    read = _read_weights(tmp_path)
+    read = read_weights(tmp_path)
     assert read.keys() == weights.keys()
     assert all(torch.equal(read[name], weight.detach().float()) for name, weight in weights.items())

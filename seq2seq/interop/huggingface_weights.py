@@ -1,8 +1,9 @@
-"""Conversion between this package's Transformer and Hugging Face's `MarianMTModel`: weights and config.json.
+"""Conversion between this package's Transformer and those of Hugging Face's transformers: weights and config.json.
 
-In Marian's position encodings, all sines come before all cosines. In those of Vaswani et al. 2017, which this package
-uses, sines and cosines alternate. Position encodings are added to embeddings, so the conversion permutes the d_model
-axis of every weight that has one. Values stay the same: exported and reimported weights are bit-identical.
+Their classes for Marian, M2M-100 and NLLB-200 are copies of one (BART), whose weights have the same names. In Marian's
+position encodings, all sines come before all cosines. In those of Vaswani et al. 2017, which this package uses, sines
+and cosines alternate. Position encodings are added to embeddings, so the conversion permutes the d_model axis of every
+weight that has one. Values stay the same: exported and reimported weights are bit-identical.
 """
 
 from __future__ import annotations
@@ -17,24 +18,56 @@ from torch import Tensor
 
 from seq2seq.errors import FormatError
 from seq2seq.model import SkipInitialization, build_model
-from seq2seq.model.layers import sinusoids
+from seq2seq.model.layers import POSITION_TABLES
 from seq2seq.recipe import TransformerSection
 from seq2seq.recipe.messages import explain
 from seq2seq.recipe.yaml_document import Document, SourceLocation
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """Model of transformers.
+
+    name: name in messages. model, config: classes in transformers. defaults: values of keys that may be missing in
+    config.json. keys: keys of `type: transformer` whose value all its
+    models have. splits_sinusoids: True if sines and cosines are stored in another order than in this package.
+    has_bias: True if there is a bias of the logits, which may be 0.
+    """
+
+    name: str
+    model: str
+    config: str
+    defaults: Mapping[str, Any]
+    keys: Mapping[str, str]
+    splits_sinusoids: bool = False
+    has_bias: bool = False
+
+
+ARCHITECTURES = {
+    "marian": Architecture("Marian", "MarianMTModel", "MarianConfig",
+                           {"activation_function": "gelu", "scale_embedding": False},
+                           {"norm": "post", "positions": "sinusoidal", "decoder_start": "<s>"}, True, True),
+    "m2m_100": Architecture("M2M-100", "M2M100ForConditionalGeneration", "M2M100Config",
+                            {"activation_function": "relu", "scale_embedding": True},
+                            {"norm": "pre", "positions": "fairseq", "decoder_start": "</s>"}),
+}
+"""Architectures by their `model_type` in config.json."""
 SHARED, SOURCE, TARGET, OUTPUT, BIAS = (
     "model.shared.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight",
     "final_logits_bias")
-POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
+POSITIONS = tuple(f"model.{side}.embed_positions.{name}" for side in ("encoder", "decoder")
+                  for name in ("weight", "weights"))
+"""Tables of positions, which files of some versions of transformers contain."""
 
 
 @dataclass(frozen=True)
 class WeightMapping:
-    """Correspondence of a weight of this package's model to Marian weights.
+    """Correspondence of a weight of this package's model to weights of transformers.
 
-    ours: name of the weight in this package. theirs: names of the Marian weights whose concatenation along axis 0 is
-    that weight. d_model_axis: axis along the features (d_model) of embeddings or hidden states, which the two libraries
+    ours: name of the weight in this package. theirs: names of the weights whose concatenation along axis 0 is that
+    weight. d_model_axis: axis along the features (d_model) of embeddings or hidden states, which the two libraries
     order differently; None if the weight has no such axis.
     """
 
@@ -71,6 +104,8 @@ def layer_weight_mappings(section: TransformerSection) -> Iterator[WeightMapping
                                         *(f"{theirs}.encoder_attn.{part}_proj" for part in "kv"))
                 yield from to_d_model(f"{ours}.cross_attention.output", f"{theirs}.encoder_attn.out_proj")
                 yield from to_d_model(f"{ours}.cross_residual.norm", f"{theirs}.encoder_attn_layer_norm")
+        if section.norm == "pre":
+            yield from to_d_model(f"{side}_norm", f"model.{side}.layer_norm")
 
 
 def interleaved_to_split_permutation(d_model: int) -> Tensor:
@@ -82,15 +117,25 @@ def interleaved_to_split_permutation(d_model: int) -> Tensor:
     return torch.arange(d_model).view(-1, 2).T.flatten()
 
 
-# From Marian
+# From transformers
+
+
+def architecture_of(config: Mapping[str, Any]) -> Architecture:
+    """Return the architecture that a config.json names."""
+    model_type = config.get("model_type")
+    if model_type not in ARCHITECTURES:
+        raise FormatError(f"its config.json has model_type: {model_type}. These can be imported: marian (OPUS-MT) and "
+                          "m2m_100 (M2M-100, NLLB-200).")
+    if "auto_map" in config:
+        raise FormatError("its config.json names Python code of its own (auto_map), which is not executed. Only models "
+                          "that transformers knows can be imported.")
+    return ARCHITECTURES[model_type]
 
 
 def model_section_from_config(config: Mapping[str, Any], output_bias: bool) -> TransformerSection:
     """Return the `model` section of a recipe for the model that a config.json describes."""
-    model_type = config.get("model_type")
-    if model_type != "marian":
-        raise FormatError(f"its config.json has model_type: {model_type}. Only Marian models (model_type: marian), "
-                          "such as those of OPUS-MT, can be imported.")
+    architecture = architecture_of(config)
+    config = {**architecture.defaults, **config}
     try:
         encoder, decoder = ((config[f"{side}_attention_heads"], config[f"{side}_ffn_dim"])
                             for side in ("encoder", "decoder"))
@@ -102,19 +147,20 @@ def model_section_from_config(config: Mapping[str, Any], output_bias: bool) -> T
         raise FormatError("its encoder and decoder differ in the number of heads or in the feed-forward width. "
                           "seq2seq supports only models in which both are equal.")
     num_heads, feed_forward = encoder
-    activation = config.get("activation_function", "gelu")
+    activation = config["activation_function"]
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
         raise FormatError(f"its activation is {activation}; supported are {', '.join(sorted(set(ACTIVATIONS)))}.")
     for key in ("normalize_before", "normalize_embedding", "add_final_layer_norm"):
-        if config.get(key):
-            raise FormatError(f"its config.json has {key}: true, which the Marian model of transformers does not "
-                              "support either.")
+        if config.get(key) and architecture.keys["norm"] == "post":
+            raise FormatError(f"its config.json has {key}: true, which the {architecture.name} model of transformers "
+                              "does not support either.")
     shared, tied = config.get("share_encoder_decoder_embeddings", True), config.get("tie_word_embeddings", True)
     section = {
         **sizes, "num_heads": num_heads, "feed_forward": feed_forward, "activation": ACTIVATIONS[activation],
         "dropout": config.get("dropout", 0.1), "max_positions": config.get("max_position_embeddings", 1024),
         "tied_embeddings": "none" if not tied else "all" if shared else "decoder",
-        "scale_embedding": bool(config.get("scale_embedding", False)), "output_bias": output_bias}
+        "scale_embedding": bool(config["scale_embedding"]), "output_bias": output_bias,
+        **architecture.keys}
     try:
         return TransformerSection.model_validate(section)
     except ValidationError as error:
@@ -123,16 +169,21 @@ def model_section_from_config(config: Mapping[str, Any], output_bias: bool) -> T
         raise FormatError("; ".join(map(str, mistakes))) from error
 
 
-def weights_from_marian(theirs: Mapping[str, Tensor], section: TransformerSection, source_ids: Sequence[int],
-                        target_ids: Sequence[int]) -> dict[str, Tensor]:
-    """Return this package's weights by name, in float32, converted from Marian weights. A tied weight occurs once.
+def weights_from_huggingface(theirs: Mapping[str, Tensor], architecture: Architecture, section: TransformerSection,
+                             source_ids: Sequence[int], target_ids: Sequence[int]) -> dict[str, Tensor]:
+    """Return this package's weights by name, in float32, converted from those of transformers. A tied weight occurs
+    once.
 
     Args:
-        theirs: Marian's weights by name, finite, in float32.
-        source_ids, target_ids: Marian's token id for each of this package's token ids.
+        theirs: weights by name, finite, in float32.
+        source_ids, target_ids: their token id for each of this package's token ids.
     """
     remaining = dict(theirs)
-    split_to_interleaved = interleaved_to_split_permutation(section.d_model).argsort()
+
+    def reordered(weight: Tensor, axis: int | None) -> Tensor:
+        if axis is None or not architecture.splits_sinusoids:
+            return weight
+        return weight.index_select(axis, interleaved_to_split_permutation(section.d_model).argsort())
 
     embeddings = {name: remaining.pop(name) for name in (SHARED, SOURCE, TARGET, OUTPUT) if name in remaining}
 
@@ -141,7 +192,7 @@ def weights_from_marian(theirs: Mapping[str, Tensor], section: TransformerSectio
         if name is None:
             raise FormatError(f"its weight {names[0]} is missing. Copy all its files again.")
         _require_shape(name, embeddings[name], (len(ids), section.d_model))
-        return embeddings[name].index_select(0, torch.tensor(ids)).index_select(1, split_to_interleaved)
+        return reordered(embeddings[name].index_select(0, torch.tensor(ids)), 1)
 
     # Depending on the version of transformers that saved a file, a tied weight has one or several of these names.
     names_by_tying: dict[str, dict[str, tuple[str, ...]]] = {
@@ -162,24 +213,24 @@ def weights_from_marian(theirs: Mapping[str, Tensor], section: TransformerSectio
         if missing:
             raise FormatError(f"its weight {missing[0]} is missing. Copy all its files again.")
         mapped.append((mapping, [remaining.pop(name) for name in mapping.theirs]))
+    offset = 2 if section.positions == "fairseq" else 0                         # position of the first token
     for name in POSITIONS:
         positions = remaining.pop(name, None)
         if positions is not None:
-            _require_shape(name, positions, (section.max_positions, section.d_model))
-            expected = sinusoids(section.max_positions, section.d_model)[:, split_to_interleaved.argsort()]
-            if not torch.allclose(positions, expected, rtol=0, atol=1e-4):
-                raise FormatError(f"its position encodings {name} are not Marian's sinusoids.")
+            _require_shape(name, positions, (section.max_positions + offset, section.d_model))
+            expected = POSITION_TABLES[section.positions](section.max_positions, section.d_model)
+            if not torch.allclose(reordered(positions[offset:], 1), expected, rtol=0, atol=1e-3):
+                raise FormatError(f"its position encodings {name} are not the sinusoids of {architecture.name}.")
     if remaining:
-        raise FormatError(f"it has weights that Marian models do not have: {', '.join(sorted(remaining)[:5])}.")
+        raise FormatError(f"it has weights that {architecture.name} models do not have: "
+                          f"{', '.join(sorted(remaining)[:5])}.")
     with torch.device("meta"), SkipInitialization():                             # shapes only, without values
         outline = dict(build_model(section, len(source_ids), len(target_ids)).named_parameters())
     for mapping, parts in mapped:
         rows, *columns = outline[mapping.ours].shape
         for name, part in zip(mapping.theirs, parts, strict=True):
             _require_shape(name, part, (rows // len(parts), *columns))
-        weight = torch.cat(parts)
-        ours[mapping.ours] = weight if mapping.d_model_axis is None else (
-            weight.index_select(mapping.d_model_axis, split_to_interleaved))
+        ours[mapping.ours] = reordered(torch.cat(parts), mapping.d_model_axis)
     assert {name: tensor.shape for name, tensor in ours.items()} == {
         name: tensor.shape for name, tensor in outline.items()}
     return ours

@@ -1,0 +1,266 @@
+"""Imported M2M-100 and NLLB-200 models give the same results as in transformers."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from seq2seq.cli import main
+from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
+from seq2seq.errors import FormatError
+from seq2seq.inference.load_model import build, read_stored_model
+from seq2seq.interop.huggingface_import import import_model
+from seq2seq.recipe.directions import language_token
+from seq2seq.tokenizers.source import Source
+from seq2seq.tokenizers.tokenizer import END_ID, START_ID
+from seq2seq.translation.scoring import pair_scores
+from seq2seq.translation.translator import Translator
+from tests.fairseq_models import LINES, make
+
+pytest.importorskip("transformers")
+
+KINDS = {
+    "NLLB": {"end": 0.75},
+    "NLLB, nothing tied": {"end": 1.2, "tied": False, "d_model": 26, "heads": 2, "feed_forward": 31, "layers": (3, 1),
+                           "seed": 2},
+    "M2M-100, SiLU": {"kind": "m2m100", "end": 3.4, "activation": "swish", "scale": False, "d_model": 28, "heads": 7,
+                      "seed": 3, "layers": (1, 2), "unused": 7},
+}
+DIRECTIONS = {"nllb": [("eng_Latn", "deu_Latn"), ("eng_Latn", "zho_Hans")], "m2m100": [("en", "de"), ("en", "zh")]}
+SENTENCES = [" ".join(LINES[(3 * number + step) % len(LINES)] for step in range(1 + number % 3))
+             for number in range(200)]
+
+
+@pytest.fixture(scope="module", params=KINDS, ids=lambda kind: kind.replace(" ", "_"))
+def models(request, tmp_path_factory):
+    """Model and tokenizer in transformers, directory of both, and a translator of the imported model."""
+    directory = tmp_path_factory.mktemp("models")
+    theirs, tokenizer = make(directory / "theirs", **KINDS[request.param])
+    import_model(str(directory / "theirs"), directory / "ours")
+    return theirs, tokenizer, directory, Translator.load(directory / "ours", "cpu", "fp32")
+
+
+def token_name(tokenizer, code):
+    return f"__{code}__" if tokenizer.__class__.__name__ == "M2M100Tokenizer" else code
+
+
+def their_ids(theirs, tokenizer, ours):
+    """Return the id in transformers of each id of the imported model."""
+    languages = {language_token(code): token_name(tokenizer, code) for code in ours.tokenizers.source.languages}
+    ids = []
+    for name in ours.tokenizers.target.pieces(range(ours.tokenizers.target.vocab_size)):
+        ids.append(int(name.split()[1][:-1]) if name.startswith("<unused ") else
+                   tokenizer.convert_tokens_to_ids(languages.get(name, name)))
+    assert sorted(ids) == list(range(theirs.config.vocab_size))
+    return torch.tensor(ids)
+
+
+def directions_of(tokenizer):
+    return DIRECTIONS["m2m100" if tokenizer.__class__.__name__ == "M2M100Tokenizer" else "nllb"]
+
+
+def encoded_by(tokenizer, lines, direction, **arguments):
+    tokenizer.src_lang, tokenizer.tgt_lang = direction
+    return tokenizer(lines, **arguments)
+
+
+def test_logits_and_gradients_equal_those_of_transformers(models):
+    theirs, tokenizer, directory, ours = models
+    model = build(read_stored_model(directory / "ours"))
+    order = their_ids(theirs, tokenizer, ours)
+    direction = directions_of(tokenizer)[0]
+    sources, targets = LINES[:7], LINES[3:10]
+    labels = encoded_by(tokenizer, sources, direction, text_target=targets)["labels"]
+    longest = max(map(len, labels))
+    real = torch.arange(longest) < torch.tensor([len(ids) for ids in labels])[:, None]
+    shifted = torch.tensor([[2, *ids[:-1], *[1] * (longest - len(ids))] for ids in labels])
+    expected = theirs(**encoded_by(tokenizer, sources, direction, return_tensors="pt", padding=True),
+                      decoder_input_ids=shifted).logits[real]
+    lines = list(map(ours.source, sources))
+    sides = [EncodedSide.from_lists(side) for side in (
+        ours.encode(lines), ours.tokenizers.target.encode(ours.tokenizers.target.target_lines(targets, lines)))]
+    batch = gather(EncodedCorpus(*sides), np.arange(len(lines)))
+    logits = model.train()(batch).dense() if model.dropout.probability == 0 else model.eval()(batch).dense()
+    assert expected.std() > 0.3
+    torch.testing.assert_close(logits, expected[:, order], rtol=0, atol=1e-4)
+    torch.nn.functional.cross_entropy(logits, batch.target_output).backward()
+    theirs.zero_grad()
+    torch.nn.functional.cross_entropy(
+        expected, torch.tensor([index for ids in labels for index in ids])).backward()
+    found = {name: parameter.grad for name, parameter in model.named_parameters()}
+    embedding = theirs.model.shared.weight.grad if theirs.config.tie_word_embeddings else (
+        theirs.model.decoder.embed_tokens.weight.grad)
+    close(found["target_embedding"], embedding[order])
+    for side, layers in (("encoder", theirs.model.encoder), ("decoder", theirs.model.decoder)):
+        close(found[f"{side}_norm.bias"], layers.layer_norm.bias.grad)
+        for number, layer in enumerate(layers.layers):
+            close(found[f"{side}.{number}.feed_forward.inner.weight"], layer.fc1.weight.grad)
+            close(found[f"{side}.{number}.self_attention.query_key_value.weight"],
+                  torch.cat([layer.get_submodule(f"self_attn.{part}_proj").weight.grad for part in "qkv"]))
+            close(found[f"{side}.{number}.self_residual.norm.weight"], layer.self_attn_layer_norm.weight.grad)
+
+
+def close(found, expected):
+    assert (found - expected).abs().max() <= 1e-4 * expected.abs().max()
+
+
+def translations_of(models, lines, beam_size):
+    """Return the share of equal translations of a direction, and the number of different lengths."""
+    theirs, tokenizer, _, ours = models
+    order = their_ids(theirs, tokenizer, ours)
+    banned = [[index] for index in order[ours.tokenizers.target.never_generated_ids].tolist()]
+    compared, lengths = 0, set()
+    for direction in directions_of(tokenizer):
+        output = theirs.generate(
+            **encoded_by(tokenizer, lines, direction, return_tensors="pt", padding=True), num_beams=beam_size,
+            forced_bos_token_id=tokenizer.convert_tokens_to_ids(token_name(tokenizer, direction[1])),
+            bad_words_ids=banned, max_length=31,
+            **({"early_stopping": True, "length_penalty": 1.6} if beam_size > 1 else {}))
+        texts = tokenizer.batch_decode(output[:, 2:], skip_special_tokens=True)
+        found = [best for best, *_ in ours.into(direction[1]).translate(
+            lines, beam_size=beam_size, length_penalty=1.6, safety_net=False)]
+        for translation, text, row in zip(found, texts, output.tolist(), strict=True):
+            if 2 in row[1:]:                                    # at the maximum length, only ours ends with </s>
+                assert translation.text == " ".join(text.split())
+                compared += 1
+                lengths.add(translation.tokens)
+    return compared, lengths
+
+
+@pytest.mark.parametrize("beam_size", [1, 5])
+def test_translations_equal_those_of_transformers(models, beam_size):
+    compared, lengths = translations_of(models, SENTENCES[:20], beam_size)
+    assert compared > 10 and len(lengths) > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("beam_size", [1, 5])
+def test_translations_of_200_sentences_equal_those_of_transformers(models, beam_size):
+    compared, lengths = translations_of(models, SENTENCES, beam_size)
+    assert compared > 100 and len(lengths) > 2
+
+
+def test_text_in_six_scripts_has_the_ids_of_transformers_with_every_language_token(models):
+    theirs, tokenizer, _, ours = models
+    order = their_ids(theirs, tokenizer, ours)
+    lines = [*LINES, "☃", "☃☃ läuft ☃", "ＨＵＮＤ", "12 %", "der  Hund"]
+    source, target = ours.tokenizers.source, ours.tokenizers.target
+    codes = list(source.languages)
+    assert len(codes) == (100 if "deu_Latn" not in codes else 9)
+    for code in codes:
+        texts = lines if code == codes[0] else lines[:2]
+        read = [Source(line, source_language=code, language=code) for line in texts]
+        expected = encoded_by(tokenizer, texts, (code, code), text_target=texts)
+        for side, found in (("input_ids", source.encode(read)),
+                            ("labels", target.encode(target.target_lines(texts, read)))):
+            assert [[*order[ids].tolist(), 2] for ids in found] == expected[side]
+    ids = target.encode([Source(line, language=codes[1]) for line in LINES])
+    assert target.decode([[START_ID, *line, END_ID] for line in ids]) == target.decode(source.encode(LINES))
+
+
+def test_spans_are_the_character_offsets_of_the_pieces(models):
+    source = models[3].tokenizers.source
+    for line in map(models[3].source, LINES[:8]):
+        pieces, spans = source.pieces(source.encode([line])[0]), source.spans([line])[0]
+        assert spans[0] == (0, 0) and len(pieces) == len(spans)
+        assert "".join(line.text[begin:end] for begin, end in spans).replace(" ", "") == line.text.replace(" ", "")
+
+
+@torch.no_grad()
+def test_scores_are_those_of_transformers_without_the_token_of_the_language(models):
+    theirs, tokenizer, _, ours = models
+    direction = directions_of(tokenizer)[0]
+    encoded = encoded_by(tokenizer, LINES[3], direction, text_target=LINES[0], return_tensors="pt")
+    labels = encoded.pop("labels")
+    logits = theirs(**encoded, decoder_input_ids=torch.cat([torch.tensor([[2]]), labels[:, :-1]], 1)).logits
+    expected = logits.log_softmax(-1).gather(2, labels[:, :, None]).flatten()[1:].sum()
+    score, = pair_scores(ours, [(LINES[3], LINES[0])])
+    assert score.log_probability == pytest.approx(expected.item(), abs=1e-3)
+    assert score.tokens == labels.numel()
+
+
+def test_a_prefix_follows_the_token_of_the_language(models):
+    (translation,), = models[3].translate([Source(LINES[0], prefix="Hund")], beam_size=2, safety_net=False)
+    assert translation.text.startswith("Hund")
+
+
+def test_int8_gives_similar_translations(models):
+    _, _, directory, ours = models
+    int8 = Translator.load(directory / "ours", "cpu", "int8")
+    assert int8.precision == "int8"
+    for beam_size in (1, 3):
+        found = int8.translate(LINES[:5], beam_size=beam_size, safety_net=False)
+        expected = ours.translate(LINES[:5], beam_size=beam_size, safety_net=False)
+        assert sum(a[0].text == b[0].text for a, b in zip(found, expected, strict=True)) >= 2
+
+
+# Files of strangers
+
+
+@pytest.fixture(scope="module")
+def nllb(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("nllb") / "theirs"
+    make(folder)
+    return folder
+
+
+def test_languages_have_the_codes_of_the_model_or_others(nllb, tmp_path, capsys):
+    arguments = ["import", str(nllb), "--output"]
+    assert main([*arguments, str(tmp_path / "a"), "--source-language", "de", "--target-language", "ru"]) == 0
+    assert "deu_Latn to rus_Cyrl" in capsys.readouterr().err
+    ours = Translator.load(tmp_path / "a", "cpu", "fp32")
+    assert ours.tokenizers.source.pieces(ours.encode(["ein Hund"])[0])[0] == ">>deu_Latn<<"
+    assert ours.into("el").languages.target == "ell_Grek"
+    assert main([*arguments, str(tmp_path / "b"), "--target-language", "fr"]) == 2
+    assert "no language 'fr'" in capsys.readouterr().err
+    assert main([*arguments, str(tmp_path / "b"), "--target-language", "zh-Hant"]) == 0
+
+
+def changed_config(folder, **values):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def without_weight(folder):
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.decoder.layers.0.fc1.weight"]
+    save_file(weights, folder / "model.safetensors")
+
+
+def other_sentencepiece(folder):
+    (folder / "sentencepiece.bpe.model").write_bytes(b"no model")
+
+
+def moved_token(folder):
+    path = folder / "tokenizer.json"
+    read = json.loads(path.read_text())
+    read["added_tokens"][-1]["id"] = 17
+    path.write_text(json.dumps(read))
+
+
+@pytest.mark.parametrize(("change", "told"), [
+    (lambda folder: changed_config(folder, d_model=44), "has the shape .* instead of"),
+    (lambda folder: changed_config(folder, vocab_size=270), "not that of the model|instead of"),
+    (lambda folder: changed_config(folder, vocab_size=10**9), "pieces"),
+    (lambda folder: changed_config(folder, vocab_size="many"), "vocab_size"),
+    (lambda folder: changed_config(folder, decoder_start_token_id=0), "does not start with </s>"),
+    (lambda folder: changed_config(folder, auto_map={"AutoModel": "evil.Model"}), "not executed"),
+    (lambda folder: changed_config(folder, model_type="bart"), "model_type: bart"),
+    (without_weight, r"model\.decoder\.layers\.0\.fc1\.weight is missing"),
+    (other_sentencepiece, "not a sentencepiece model"),
+    (lambda folder: (folder / "sentencepiece.bpe.model").unlink(), "tokenizer.json is not enough"),
+    (moved_token, "another"),
+    (lambda folder: (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "SMALL100Tokenizer"}'),
+     "its tokenizer is SMALL100Tokenizer"),
+])
+def test_files_that_do_not_fit_together_are_refused_with_what_and_where(nllb, tmp_path, change, told):
+    folder = tmp_path / "theirs"
+    shutil.copytree(nllb, folder)
+    change(folder)
+    with pytest.raises(FormatError, match=told):
+        import_model(str(folder), tmp_path / "ours", "eng_Latn", "deu_Latn")
+    assert not (tmp_path / "ours").exists()
