@@ -48,7 +48,7 @@ def export(
     model: options.Model,
     format: Annotated[Format, typer.Option(
         "--to", metavar="FORMAT", show_default=False,
-        help="huggingface: a Marian model of transformers. ctranslate2: a directory for CTranslate2. argos: an "
+        help="huggingface: a model of transformers. ctranslate2: a directory for CTranslate2. argos: an "
         ".argosmodel file for Argos Translate and LibreTranslate. seq2seq: a bundle with a model card, to publish.")],
     output: Annotated[Path, typer.Option(
         "--output", "-o", metavar="PATH", help="New directory for the exported model; for argos, a new file.",
@@ -112,4 +112,4 @@ def export(
             console.print_message(note)
         console.print_message(f"install with: argospm install {shlex.quote(str(output))}")
     elif format is Format.huggingface:
-        console.print_message(f"load {output} with MarianMTModel and MarianTokenizer of transformers")
+        console.print_message(f"{output / 'README.md'} says how transformers loads the model")

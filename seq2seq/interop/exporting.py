@@ -152,6 +152,9 @@ def read_exportable(path: Path, format: str, supported: Set[str] = SUPPORTED_DEC
     model, recipe, tokenizers = read_model(path)
     if reason := unsupported_feature(recipe.model):
         raise FormatError(f"{path} cannot be exported to {format}: {reason}.")
+    if tokenizers.source.begins_with_own_language and format != "huggingface":
+        raise FormatError(f"{path} cannot be exported to {format}: each text begins with the token of its own "
+                          "language. Export to huggingface.")
     decoding, note = supported_decoding(recipe.decoding, supported)
     recipe = recipe.model_copy(update={"decoding": decoding})
     if run_of(resolve_model_path(path)) is not None:                            # its validation text is compared on

@@ -1,12 +1,16 @@
-"""Export models as Marian models of Hugging Face's `transformers`, and run the exports for the parity check."""
+"""Export models as models of Hugging Face's `transformers`, and run the exports for the parity check.
+
+A model whose vocabulary begins each text with its language becomes an M2M-100 model, any other a Marian model.
+"""
 
 from __future__ import annotations
 
+import base64
 import importlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -22,7 +26,17 @@ from seq2seq.interop.exporting import (
     write_card,
     write_checked_export,
 )
-from seq2seq.interop.huggingface_weights import POSITIONS, marian_config, require_marian_support, weights_to_marian
+from seq2seq.interop.huggingface_files import SENTENCEPIECE, VOCABULARY
+from seq2seq.interop.huggingface_weights import (
+    ARCHITECTURES,
+    POSITIONS,
+    Architecture,
+    config_for,
+    require_support,
+    weights_to_huggingface,
+)
+from seq2seq.recipe import Languages
+from seq2seq.tokenizers.fairseq_vocabulary import UNUSED, FairseqVocabulary
 from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID, Vocabulary, Words
@@ -47,6 +61,22 @@ sources = tokenizer(["{token}..."], return_tensors="pt", padding=True)
 print(tokenizer.batch_decode(model.generate(**sources), skip_special_tokens=True))
 ```
 """
+FAIRSEQ_USAGE = """\
+An M2M-100 model for `transformers`. To translate in this directory:
+
+```python
+from transformers import M2M100ForConditionalGeneration, {tokenizer}
+
+tokenizer = {tokenizer}.from_pretrained(".", src_lang="{source}")
+model = M2M100ForConditionalGeneration.from_pretrained(".")
+sources = tokenizer(["..."], return_tensors="pt", padding=True)
+target = tokenizer.convert_tokens_to_ids("{target}")
+found = model.generate(**sources, forced_bos_token_id=target)[:, 2:]    # without </s> and the language
+print(tokenizer.batch_decode(found, skip_special_tokens=True))
+```
+"""
+FAIRSEQ_SYMBOLS = ("<s>", "<pad>", "</s>", "<unk>")
+"""Pieces with the ids 0 to 3 in M2M-100 and NLLB-200."""
 
 
 def library() -> Any:
@@ -60,7 +90,7 @@ def library() -> Any:
 
 
 def export_model(path: Path, output: Path, source: Path | None = None, max_lines: int = 500) -> Parity:
-    """Write a model as a Marian model in Hugging Face format, with its tokenizer.
+    """Write a model in Hugging Face format, with its tokenizer.
 
     Args:
         source: file of source lines for the comparison with the original; if None, the recipe's validation set.
@@ -68,7 +98,7 @@ def export_model(path: Path, output: Path, source: Path | None = None, max_lines
     """
     library()
     exportable = read_exportable(path, "huggingface")
-    require_marian_support(exportable.section)
+    require_support(architecture_for(exportable), exportable.section)
     if isinstance(exportable.tokenizers.source, Words):
         raise FormatError("tokenizer.type: words cannot be exported to huggingface: Marian's tokenizer is "
                           "sentencepiece. Export to ctranslate2.")
@@ -78,23 +108,39 @@ def export_model(path: Path, output: Path, source: Path | None = None, max_lines
     def write(directory: Path) -> None:
         write_tokenizer(exportable, directory)
         write_model(exportable, directory)
-        token = _token(exportable.tokenizers.source, exportable.recipe.languages.target)
-        write_card(directory, path, exportable, "transformers", USAGE.format(token=token),
-                   directory / "model.safetensors", "float32")
+        write_card(directory, path, exportable, "transformers", _usage(exportable), directory / "model.safetensors",
+                   "float32")
 
+    kind = FairseqTranslator if exportable.tokenizers.source.begins_with_own_language else MarianTranslator
     return write_checked_export(output, "the export to huggingface", write,
-                                lambda directory: MarianTranslator(directory, exportable), ours, lines, TOLERANCE)
+                                lambda directory: kind(directory, exportable), ours, lines, TOLERANCE)
+
+
+def architecture_for(exportable: Exportable) -> Architecture:
+    """Return the architecture of transformers that a model becomes."""
+    return ARCHITECTURES["m2m_100" if exportable.tokenizers.source.begins_with_own_language else "marian"]
+
+
+def _usage(exportable: Exportable) -> str:
+    vocabulary, languages = exportable.tokenizers.source, exportable.recipe.languages
+    if not isinstance(vocabulary, FairseqVocabulary):
+        return USAGE.format(token=_token(vocabulary, languages.target))
+    return FAIRSEQ_USAGE.format(tokenizer=_tokenizer_class(vocabulary), source=languages.source,
+                                target=_language_name(vocabulary, languages.target))
 
 
 def write_model(exportable: Exportable, directory: Path) -> None:
     """Write config.json, generation_config.json and model.safetensors with transformers."""
     package = library()
-    recipe, tokenizers = exportable.recipe, exportable.tokenizers
-    config = package.MarianConfig(
-        **marian_config(exportable.section, tokenizers.source.vocab_size, tokenizers.target.vocab_size, start=START_ID,
-                    end=END_ID), architectures=["MarianMTModel"])
-    model = package.MarianMTModel(config)
-    weights = weights_to_marian(stored_weights(exportable.model), exportable.section)
+    recipe, tokenizers, architecture = exportable.recipe, exportable.tokenizers, architecture_for(exportable)
+    order, symbols = None, {"start": START_ID, "pad": START_ID, "end": END_ID}
+    if isinstance(tokenizers.target, FairseqVocabulary):
+        order, symbols = fairseq_order(tokenizers.target), {"start": 2, "pad": 1, "end": 2}
+    config = getattr(package, architecture.config)(
+        **config_for(architecture, exportable.section, tokenizers.source.vocab_size, tokenizers.target.vocab_size,
+                     symbols), architectures=[architecture.model])
+    model = getattr(package, architecture.model)(config)
+    weights = weights_to_huggingface(stored_weights(exportable.model), architecture, exportable.section, order)
     missing, unexpected = model.load_state_dict(weights, strict=False)
     loaded = {id(tensor) for name, tensor in [*model.named_parameters(), *model.named_buffers()] if name in weights}
     tensors = dict([*model.named_parameters(remove_duplicate=False), *model.named_buffers()])
@@ -106,9 +152,10 @@ def write_model(exportable: Exportable, directory: Path) -> None:
     max_length = min(recipe.model.max_positions, MAX_LENGTH, (decoding.max_length or MAX_LENGTH) + 2)
     model.generation_config = package.GenerationConfig(
         num_beams=decoding.beam_size, max_length=max_length, min_length=decoding.min_length + 1,
-        no_repeat_ngram_size=decoding.no_repeat_ngram, eos_token_id=END_ID, forced_eos_token_id=END_ID,
-        pad_token_id=START_ID, decoder_start_token_id=START_ID,
-        bad_words_ids=[[index] for index in tokenizers.target.never_generated_ids],
+        no_repeat_ngram_size=decoding.no_repeat_ngram, eos_token_id=symbols["end"], forced_eos_token_id=symbols["end"],
+        pad_token_id=symbols["pad"], decoder_start_token_id=symbols["start"],
+        bad_words_ids=[[index if order is None else order.index(index)]
+                       for index in tokenizers.target.never_generated_ids],
         **({"early_stopping": True, "length_penalty": decoding.length_penalty} if decoding.beam_size > 1 else {}))
     model.save_pretrained(directory)
 
@@ -116,6 +163,9 @@ def write_model(exportable: Exportable, directory: Path) -> None:
 def write_tokenizer(exportable: Exportable, directory: Path) -> None:
     """Write the sentencepiece models, the vocabularies and tokenizer_config.json."""
     recipe, tokenizers = exportable.recipe, exportable.tokenizers
+    if isinstance(tokenizers.source, FairseqVocabulary):
+        write_fairseq_tokenizer(tokenizers.source, recipe.languages, directory)
+        return
     sides = (tokenizers.source, tokenizers.target)
     for side, name in zip(sides, ("source.spm", "target.spm"), strict=True):
         (directory / name).write_bytes(side.sentencepiece if isinstance(side, MarianVocabulary) else side.model)
@@ -128,6 +178,45 @@ def write_tokenizer(exportable: Exportable, directory: Path) -> None:
               "model_max_length": recipe.model.max_positions,
               "unk_token": unknown, "eos_token": end, "pad_token": start}
     (directory / "tokenizer_config.json").write_text(json.dumps(config, ensure_ascii=False, indent=2), encoding="utf-8")
+
+
+def fairseq_order(vocabulary: FairseqVocabulary) -> list[int]:
+    """Return the id in this package of each id in transformers: four symbols, then the others in the same order."""
+    first = [vocabulary.ids[symbol] for symbol in FAIRSEQ_SYMBOLS]
+    return first + [index for index in range(vocabulary.vocab_size) if index not in first]
+
+
+def write_fairseq_tokenizer(vocabulary: FairseqVocabulary, languages: Languages, directory: Path) -> None:
+    """Write the files of an M2M-100 or NLLB-200 tokenizer, with the class of transformers."""
+    package = library()
+    (directory / SENTENCEPIECE).write_bytes(vocabulary.sentencepiece)
+    codes = {vocabulary.language_token(code): code for code in vocabulary.languages}
+    names = vocabulary.pieces(fairseq_order(vocabulary))
+    pieces = {name: index for index, name in enumerate(names) if name not in codes and not name.startswith(UNUSED)}
+    options = {"src_lang": languages.source, "tgt_lang": languages.target}
+    if _tokenizer_class(vocabulary) == "M2M100Tokenizer":
+        (directory / VOCABULARY).write_text(json.dumps(pieces, ensure_ascii=False, indent=1), encoding="utf-8")
+        package.M2M100Tokenizer.from_pretrained(directory, **options).save_pretrained(directory)
+        return
+    read = json.loads(package.NllbTokenizer.from_pretrained(directory).backend_tokenizer.to_str())
+    charsmap = next((each["precompiled_charsmap"] for each in (read["normalizer"] or {}).get("normalizers", [])
+                     if each["type"] == "Precompiled"), None)
+    tokenizer = package.NllbTokenizer(
+        vocab={codes.get(name, name): index for index, name in enumerate(names) if not name.startswith(UNUSED)},
+        merges=list(map(tuple, read["model"].get("merges", []))), extra_special_tokens=list(codes.values()),
+        _spm_precompiled_charsmap=charsmap and base64.b64decode(charsmap), **options)
+    tokenizer.save_pretrained(directory)
+
+
+def _tokenizer_class(vocabulary: FairseqVocabulary) -> str:
+    """Return the class of the tokenizer in transformers: the codes of NLLB-200 name a script, those of M2M-100 do not.
+    """
+    return "NllbTokenizer" if all("_" in code for code in vocabulary.languages) else "M2M100Tokenizer"
+
+
+def _language_name(vocabulary: FairseqVocabulary, code: str) -> str:
+    """Return the token of a language in transformers."""
+    return code if _tokenizer_class(vocabulary) == "NllbTokenizer" else f"__{code}__"
 
 
 def _ids(vocabulary: Vocabulary) -> dict[str, int]:
@@ -143,11 +232,17 @@ def _token(source: Vocabulary, language: str) -> str:
 class MarianTranslator:
     """A Marian model of transformers with the interface `parity.Exported`."""
 
+    start, pad, given = START_ID, START_ID, 0
+    """Ids of the decoder's first input and of padding; number of ids with which targets begin without prediction."""
+
     def __init__(self, directory: Path, exportable: Exportable) -> None:
-        package = library()
-        self.tokenizer = package.MarianTokenizer.from_pretrained(directory)
-        self.model = package.MarianMTModel.from_pretrained(directory).eval()
+        architecture = architecture_for(exportable)
+        self.tokenizer = self.read_tokenizer(directory, exportable)
+        self.model = getattr(library(), architecture.model).from_pretrained(directory).eval()
         self.source = exportable.tokenizers.source
+
+    def read_tokenizer(self, directory: Path, exportable: Exportable) -> Any:
+        return library().MarianTokenizer.from_pretrained(directory)
 
     @torch.no_grad()
     def translate(self, lines: Sequence[Source], **decoding: Any) -> list[list[Translation]]:
@@ -157,11 +252,12 @@ class MarianTranslator:
         options = {"early_stopping": True, "length_penalty": decoding["length_penalty"]} if beam_size > 1 else {}
         translations: list[list[Translation]] = [[] for _ in lines]
         for indices in _batches(lines):
-            output = self.model.generate(**self._encoded([lines[index] for index in indices]), num_beams=beam_size,
-                                         do_sample=False, max_length=decoding["max_length"] + 2,
-                                         min_length=decoding["min_length"] + 1,
+            inputs = self.inputs([lines[index] for index in indices])
+            output = self.model.generate(**inputs, num_beams=beam_size, do_sample=False,
+                                         max_length=decoding["max_length"] + 2, min_length=decoding["min_length"] + 1,
                                          no_repeat_ngram_size=decoding["no_repeat_ngram"], **options)
-            texts = self.tokenizer.batch_decode(output, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+            texts = self.tokenizer.batch_decode(output[:, 1 + self.given :], skip_special_tokens=True,
+                                                clean_up_tokenization_spaces=False)
             for index, text in zip(indices, texts, strict=True):
                 translations[index] = [Translation(text.strip(), 0.0, 0.0, 0)]
         return translations
@@ -170,23 +266,57 @@ class MarianTranslator:
     def score(self, pairs: Sequence[tuple[Source, str]]) -> list[PairScore]:
         scores = [PairScore(0.0, 0)] * len(pairs)
         for indices in _batches([source for source, _ in pairs]):
-            targets = self.tokenizer(text_target=[pairs[index][1] for index in indices])["input_ids"]
+            sources = [pairs[index][0] for index in indices]
+            targets = self.targets(sources, [pairs[index][1] for index in indices])
             longest = max(map(len, targets))
-            padded = torch.tensor([ids + [START_ID] * (longest - len(ids)) for ids in targets])
-            inputs = torch.cat([torch.full((len(indices), 1), START_ID), padded[:, :-1]], dim=1)
-            encoded = self._encoded([pairs[index][0] for index in indices])
-            logits = self.model(**encoded, decoder_input_ids=inputs).logits    # (sentences, longest, vocab_size)
+            padded = torch.tensor([ids + [self.pad] * (longest - len(ids)) for ids in targets])
+            inputs = torch.cat([torch.full((len(indices), 1), self.start), padded[:, :-1]], dim=1)
+            logits = self.model(**self.encoded(sources), decoder_input_ids=inputs).logits  # (sentences, longest, ids)
             log_probabilities = logits.float().log_softmax(-1).gather(2, padded[:, :, None])[:, :, 0]
             for index, row, ids in zip(indices, log_probabilities, targets, strict=True):
-                scores[index] = PairScore(row[: len(ids)].sum().item(), len(ids))
+                scores[index] = PairScore(row[self.given : len(ids)].sum().item(), len(ids))
         return scores
 
-    def _encoded(self, lines: Sequence[Source]) -> Any:
+    def inputs(self, lines: Sequence[Source]) -> Any:
+        """Return the arguments of `generate` for lines into one language."""
+        return self.encoded(lines)
+
+    def targets(self, sources: Sequence[Source], targets: Sequence[str]) -> list[list[int]]:
+        """Return the ids of targets in one language, with `</s>`."""
+        return cast(list[list[int]], self.tokenizer(text_target=list(targets))["input_ids"])
+
+    def encoded(self, lines: Sequence[Source]) -> Any:
+        """Return the arguments of the model for sources in one language."""
         texts = [_token(self.source, line.language) + as_line(line) for line in lines]
         return self.tokenizer(texts, return_tensors="pt", padding=True)
 
 
+class FairseqTranslator(MarianTranslator):
+    """An M2M-100 model of transformers with the interface `exporting.Exported`."""
+
+    start, pad, given = 2, 1, 1
+
+    def read_tokenizer(self, directory: Path, exportable: Exportable) -> Any:
+        self.vocabulary = cast(FairseqVocabulary, exportable.tokenizers.target)
+        return getattr(library(), _tokenizer_class(self.vocabulary)).from_pretrained(directory)
+
+    def inputs(self, lines: Sequence[Source]) -> Any:
+        token = _language_name(self.vocabulary, lines[0].language)
+        return {**self.encoded(lines), "forced_bos_token_id": self.tokenizer.convert_tokens_to_ids(token)}
+
+    def targets(self, sources: Sequence[Source], targets: Sequence[str]) -> list[list[int]]:
+        self.tokenizer.tgt_lang = sources[0].language
+        return super().targets(sources, targets)
+
+    def encoded(self, lines: Sequence[Source]) -> Any:
+        self.tokenizer.src_lang = lines[0].source_language
+        return self.tokenizer(list(map(as_line, lines)), return_tensors="pt", padding=True)
+
+
 def _batches(lines: Sequence[Source]) -> list[list[int]]:
-    """Return the line indices in batches, sorted by line length to reduce padding."""
-    order = sorted(range(len(lines)), key=lambda index: len(as_line(lines[index])))
-    return [order[begin : begin + BATCH_SIZE] for begin in range(0, len(order), BATCH_SIZE)]
+    """Return the line indices in batches of one direction, sorted by line length to reduce padding."""
+    by_direction: dict[tuple[str, str], list[int]] = {}
+    for index in sorted(range(len(lines)), key=lambda index: len(as_line(lines[index]))):
+        by_direction.setdefault((lines[index].source_language, lines[index].language), []).append(index)
+    return [indices[begin : begin + BATCH_SIZE] for indices in by_direction.values()
+            for begin in range(0, len(indices), BATCH_SIZE)]

@@ -242,55 +242,70 @@ def _require_shape(name: str, weight: Tensor, shape: tuple[int, ...]) -> None:
                           "vocabulary and config.json require. Copy all its files again.")
 
 
-# To Marian
+# To transformers
 
 
-def marian_config(section: TransformerSection, source_vocab_size: int, target_vocab_size: int, *, start: int, end: int
-                  ) -> dict[str, Any]:
-    """Return the arguments of `MarianConfig` for a model. start, end: token ids of `<s>` and `</s>`."""
-    require_marian_support(section)
-    return {
-        "vocab_size": source_vocab_size, "decoder_vocab_size": target_vocab_size, "d_model": section.d_model,
+def config_for(architecture: Architecture, section: TransformerSection, source_vocab_size: int,
+               target_vocab_size: int, symbols: Mapping[str, int]) -> dict[str, Any]:
+    """Return the arguments of the class of config.json for a model. symbols: ids of `start` (of the decoder), `pad` and
+    `end`."""
+    config = {
+        "vocab_size": source_vocab_size, "d_model": section.d_model,
         "encoder_layers": section.encoder_layers, "decoder_layers": section.decoder_layers,
         "encoder_attention_heads": section.num_heads, "decoder_attention_heads": section.num_heads,
         "encoder_ffn_dim": section.feed_forward, "decoder_ffn_dim": section.feed_forward, "dropout": section.dropout,
         "activation_function": section.activation, "scale_embedding": section.scale_embedding,
-        "max_position_embeddings": section.max_positions, "eos_token_id": end, "forced_eos_token_id": end,
-        "pad_token_id": start, "decoder_start_token_id": start,
-        "share_encoder_decoder_embeddings": section.tied_embeddings == "all",
+        "max_position_embeddings": section.max_positions, "eos_token_id": symbols["end"],
+        "pad_token_id": symbols["pad"], "decoder_start_token_id": symbols["start"],
         "tie_word_embeddings": section.tied_embeddings != "none",
     }
+    if architecture.has_bias:
+        config |= {"decoder_vocab_size": target_vocab_size, "forced_eos_token_id": symbols["end"],
+                   "share_encoder_decoder_embeddings": section.tied_embeddings == "all"}
+    return config
 
 
-def require_marian_support(section: TransformerSection) -> None:
-    """Raise FormatError if the Marian model of transformers does not support a feature of the model."""
-    if section.norm == "pre":
-        raise FormatError("model.norm: pre cannot be exported to huggingface: the Marian model of transformers is "
-                          "post-norm. Export to ctranslate2.")
-    if section.positions != "sinusoidal":
-        raise FormatError(f"model.positions: {section.positions} cannot be exported to huggingface: the Marian model "
-                          "of transformers computes its own sinusoids and stores no positions. Export to ctranslate2.")
-    if section.decoder_start != "<s>":
-        raise FormatError(f"model.decoder_start: {section.decoder_start} cannot be exported to huggingface. Export to "
-                          "ctranslate2.")
+def require_support(architecture: Architecture, section: TransformerSection) -> None:
+    """Raise FormatError if the model of transformers does not support a feature of the model."""
+    for key, value in architecture.keys.items():
+        if (found := getattr(section, key)) != value:
+            raise FormatError(f"model.{key}: {found} cannot be exported to huggingface: the {architecture.name} model "
+                              f"of transformers has {key}: {value}. Export to ctranslate2.")
+    if section.output_bias and not architecture.has_bias:
+        raise FormatError(f"model.output_bias: true cannot be exported to huggingface: the {architecture.name} model "
+                          "of transformers has no bias of the logits.")
+    if section.tied_embeddings == "decoder" and not architecture.has_bias:
+        raise FormatError(f"model.tied_embeddings: decoder cannot be exported to huggingface: the {architecture.name} "
+                          "model of transformers has one vocabulary.")
 
 
-def weights_to_marian(ours: Mapping[str, Tensor], section: TransformerSection) -> dict[str, Tensor]:
-    """Return Marian weights by name, converted from this package's weights. A tied weight occurs once.
+def weights_to_huggingface(ours: Mapping[str, Tensor], architecture: Architecture, section: TransformerSection,
+                           ids: Sequence[int] | None = None) -> dict[str, Tensor]:
+    """Return the weights of transformers by name, converted from this package's weights. A tied weight occurs once.
 
-    ours: weights by name, of a model whose attention scores are scaled dot products (see `parity.inference_copy`).
+    Args:
+        ours: weights by name, of a model whose attention scores are scaled dot products (see
+            `exporting.inference_copy`).
+        ids: this package's token id for each of their token ids; None: the ids are the same.
     """
-    permutation = interleaved_to_split_permutation(section.d_model)
-    names = {"all": {"target_embedding": SHARED},
-             "decoder": {"target_embedding": TARGET, "source_embedding": SOURCE},
-             "none": {"target_embedding": TARGET, "source_embedding": SOURCE, "output_weight": OUTPUT},
+    def reordered(weight: Tensor, axis: int | None) -> Tensor:
+        if axis is None or not architecture.splits_sinusoids:
+            return weight
+        return weight.index_select(axis, interleaved_to_split_permutation(section.d_model))
+
+    names = {"all": {SHARED: "target_embedding"},
+             "decoder": {TARGET: "target_embedding", SOURCE: "source_embedding"},
+             "none": {TARGET: "target_embedding", SOURCE: "source_embedding", OUTPUT: "output_weight"},
              }[section.tied_embeddings]
-    theirs = {marian_name: ours[name].index_select(1, permutation) for name, marian_name in names.items()}
-    bias = ours.get("output_bias")
-    theirs[BIAS] = (ours["target_embedding"].new_zeros(len(ours["target_embedding"])) if bias is None else bias)[None]
+    rows = slice(None) if ids is None else torch.tensor(ids)
+    theirs = {name: reordered(ours[own][rows], 1) for name, own in names.items()}
+    if architecture.has_bias:
+        bias = ours.get("output_bias")
+        theirs[BIAS] = (ours["target_embedding"].new_zeros(len(ours["target_embedding"])) if bias is None else
+                        bias)[None]
+    elif section.tied_embeddings == "none":                                     # not used, but stored
+        theirs[SHARED] = theirs[TARGET]
     for mapping in layer_weight_mappings(section):
-        weight = ours[mapping.ours]
-        if mapping.d_model_axis is not None:
-            weight = weight.index_select(mapping.d_model_axis, permutation)
+        weight = reordered(ours[mapping.ours], mapping.d_model_axis)
         theirs.update(zip(mapping.theirs, weight.chunk(len(mapping.theirs)), strict=True))
     return theirs

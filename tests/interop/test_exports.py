@@ -209,14 +209,14 @@ def test_a_file_of_an_export_to_ctranslate2_that_is_damaged_on_the_disk_is_an_er
 
 
 def test_a_damaged_export_to_huggingface_is_refused(bundle, tmp_path, monkeypatch):
-    weights_to_marian = huggingface_export.weights_to_marian
+    weights_to_huggingface = huggingface_export.weights_to_huggingface
 
     def damaged(*arguments):
-        weights = weights_to_marian(*arguments)
+        weights = weights_to_huggingface(*arguments)
         weights["model.encoder.layers.0.fc1.bias"] = weights["model.encoder.layers.0.fc1.bias"] + 5
         return weights
 
-    monkeypatch.setattr(huggingface_export, "weights_to_marian", damaged)
+    monkeypatch.setattr(huggingface_export, "weights_to_huggingface", damaged)
     with pytest.raises(FormatError, match="the export to huggingface is refused"):
         huggingface_export.export_model(bundle, tmp_path / "theirs")
     assert not list(tmp_path.iterdir())
