@@ -125,7 +125,7 @@ def _usage(exportable: Exportable) -> str:
     vocabulary, languages = exportable.tokenizers.source, exportable.recipe.languages
     if not isinstance(vocabulary, FairseqVocabulary):
         return USAGE.format(token=_token(vocabulary, languages.target))
-    return FAIRSEQ_USAGE.format(tokenizer=_tokenizer_class(vocabulary), source=languages.source,
+    return FAIRSEQ_USAGE.format(tokenizer=_tokenizer_class(vocabulary), source=_code(vocabulary, languages.pair[0]),
                                 target=_language_name(vocabulary, languages.target))
 
 
@@ -193,7 +193,7 @@ def write_fairseq_tokenizer(vocabulary: FairseqVocabulary, languages: Languages,
     codes = {vocabulary.language_token(code): code for code in vocabulary.languages}
     names = vocabulary.pieces(fairseq_order(vocabulary))
     pieces = {name: index for index, name in enumerate(names) if name not in codes and not name.startswith(UNUSED)}
-    options = {"src_lang": languages.source, "tgt_lang": languages.target}
+    options = {"src_lang": _code(vocabulary, languages.pair[0]), "tgt_lang": _code(vocabulary, languages.target)}
     if _tokenizer_class(vocabulary) == "M2M100Tokenizer":
         (directory / VOCABULARY).write_text(json.dumps(pieces, ensure_ascii=False, indent=1), encoding="utf-8")
         package.M2M100Tokenizer.from_pretrained(directory, **options).save_pretrained(directory)
@@ -216,7 +216,13 @@ def _tokenizer_class(vocabulary: FairseqVocabulary) -> str:
 
 def _language_name(vocabulary: FairseqVocabulary, code: str) -> str:
     """Return the token of a language in transformers."""
-    return code if _tokenizer_class(vocabulary) == "NllbTokenizer" else f"__{code}__"
+    name = _code(vocabulary, code)
+    return name if _tokenizer_class(vocabulary) == "NllbTokenizer" else f"__{name}__"
+
+
+def _code(vocabulary: FairseqVocabulary, code: str) -> str:
+    """Return the form of a language's code that the tokenizer has: `deu_Latn` for `de`."""
+    return vocabulary.language_token(code).strip("<>")
 
 
 def _ids(vocabulary: Vocabulary) -> dict[str, int]:
@@ -305,11 +311,11 @@ class FairseqTranslator(MarianTranslator):
         return {**self.encoded(lines), "forced_bos_token_id": self.tokenizer.convert_tokens_to_ids(token)}
 
     def targets(self, sources: Sequence[Source], targets: Sequence[str]) -> list[list[int]]:
-        self.tokenizer.tgt_lang = sources[0].language
+        self.tokenizer.tgt_lang = _code(self.vocabulary, sources[0].language)
         return super().targets(sources, targets)
 
     def encoded(self, lines: Sequence[Source]) -> Any:
-        self.tokenizer.src_lang = lines[0].source_language
+        self.tokenizer.src_lang = _code(self.vocabulary, lines[0].source_language)
         return self.tokenizer(list(map(as_line, lines)), return_tensors="pt", padding=True)
 
 

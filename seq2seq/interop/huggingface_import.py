@@ -23,7 +23,6 @@ from seq2seq.interop.huggingface_weights import (
     weights_from_huggingface,
 )
 from seq2seq.interop.model_card import bundle_card
-from seq2seq.languages import is_same_language, same_code
 from seq2seq.recipe import Languages, ModelSection, parse_recipe
 from seq2seq.recipe.data_section import file_name
 from seq2seq.recipe.directions import direction_into, targets_of
@@ -163,12 +162,7 @@ def _directions(vocabulary: Vocabulary, tokenizer_config: Mapping[str, Any], req
 
 def _known(code: str, vocabulary: Vocabulary) -> str:
     """Return the language of a vocabulary that a code names: `deu_Latn` for `de`."""
-    matching = ([one for one in vocabulary.languages if same_code(one, code)] or
-                [one for one in vocabulary.languages if is_same_language(one, code)])
-    if len(matching) != 1:
-        raise FormatError(f"it has {'several languages' if matching else 'no language'} '{code}'. Its languages are "
-                          f"{', '.join(matching or vocabulary.languages)}.")
-    return matching[0]
+    return next(one for one, index in vocabulary.languages.items() if index == vocabulary.language_id(code))
 
 
 def _decoding(folder: Path, config: Mapping[str, Any], section: ModelSection) -> dict[str, Any]:

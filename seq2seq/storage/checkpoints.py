@@ -439,7 +439,7 @@ def resolve_model_path(path: Path) -> Path:
                                "make another of checkpoints with `seq2seq average`.")
         return best
     expected = (f"A model is a bundle (a directory with {MODEL}, {RECIPE} and {METADATA}) or a run. `seq2seq import` "
-                "makes bundles of Marian models of transformers.")
+                "makes bundles of models of transformers.")
     if not path.exists():
         raise CheckpointError(f"{path} does not exist. {expected}")
     if not path.is_dir():

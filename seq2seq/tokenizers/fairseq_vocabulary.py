@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
+from seq2seq.errors import TokenizerError
+from seq2seq.languages import is_same_language
 from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.source import Source
 
@@ -37,6 +39,18 @@ class FairseqVocabulary(MarianVocabulary):
     def piece_bytes(self) -> list[bytes]:
         hidden = self._never_generated_symbols
         return [b"" if index in hidden else text for index, text in enumerate(super().piece_bytes)]
+
+    def language_id(self, code: str) -> int | None:
+        """Return the id of the token of a language, also for the code of another form if it names one language only:
+        `deu_Latn` for `de`; None for ""."""
+        if (found := super().language_id(code)) is not None or not code:
+            return found
+        matching = [one for one in self.languages if is_same_language(one, code)]
+        if len(matching) != 1:
+            raise TokenizerError(f"the vocabulary has {'several tokens' if matching else 'no token'} for the language "
+                                 f"'{code}'. Its languages are {', '.join(matching or self.languages)}.")
+        self._language_ids[code] = self.languages[matching[0]]
+        return self._language_ids[code]
 
     def token_language(self, line: Source) -> str:
         return line.language if self.is_target else line.source_language

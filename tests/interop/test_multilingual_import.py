@@ -9,11 +9,14 @@ import torch
 
 from seq2seq.cli import main
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
+from seq2seq.data.corpus import read_pairs
+from seq2seq.data.preparation import encoded_blocks
 from seq2seq.errors import FormatError
 from seq2seq.inference.load_model import build, read_stored_model
 from seq2seq.interop import ctranslate2
 from seq2seq.interop.huggingface_export import export_model
 from seq2seq.interop.huggingface_import import import_model
+from seq2seq.recipe import parse_recipe
 from seq2seq.recipe.directions import language_token
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID
@@ -198,6 +201,24 @@ def test_int8_gives_similar_translations(models):
         assert sum(a[0].text == b[0].text for a, b in zip(found, expected, strict=True)) >= 2
 
 
+def test_training_text_begins_with_the_tokens_of_its_languages(models, tmp_path):
+    theirs, tokenizer, _, ours = models
+    source, target = directions_of(tokenizer)[0]
+    for name, lines in (("t.x", LINES[:5]), ("t.y", LINES[3:8])):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    files = "{source: t.x, target: t.y}"
+    recipe = parse_recipe(f"""
+name: small
+languages: {{source: {source[:2]}, target: {target[:2]}}}
+data: {{train: [{files}], valid: {files}}}
+""", tmp_path / "recipe.yaml")
+    block, = encoded_blocks(read_pairs(recipe, recipe.data.train[0]), recipe, ours.tokenizers)
+    order = their_ids(theirs, tokenizer, ours)
+    expected = encoded_by(tokenizer, LINES[:5], (source, target), text_target=LINES[3:8])
+    for found, side in zip(block.ids, ("input_ids", "labels"), strict=True):
+        assert order[found].tolist() == [index for ids in expected[side] for index in ids]
+
+
 # Back to transformers
 
 
@@ -257,7 +278,7 @@ def test_languages_have_the_codes_of_the_model_or_others(nllb, tmp_path, capsys)
     assert ours.tokenizers.source.pieces(ours.encode(["ein Hund"])[0])[0] == ">>deu_Latn<<"
     assert ours.into("el").languages.target == "ell_Grek"
     assert main([*arguments, str(tmp_path / "b"), "--target-language", "fr"]) == 2
-    assert "no language 'fr'" in capsys.readouterr().err
+    assert "no token for the language 'fr'" in capsys.readouterr().err
     assert main([*arguments, str(tmp_path / "b"), "--target-language", "zh-Hant"]) == 0
 
 
