@@ -84,6 +84,12 @@ class Counts:
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
         self.examples.setdefault(reason, line)
 
+    def add_dropped(self, other: Counts) -> None:
+        """Add the lines that were dropped from later lines of the same corpus."""
+        for reason, count in other.dropped.items():
+            self.dropped[reason] = self.dropped.get(reason, 0) + count
+            self.examples.setdefault(reason, other.examples[reason])
+
     def add_forbidden(self, line: int) -> None:
         """Count a character that XML does not allow. line: its line in the file."""
         self.forbidden_characters += 1
