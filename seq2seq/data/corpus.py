@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from glob import has_magic
 from itertools import islice
 from pathlib import Path
@@ -222,9 +222,16 @@ def text_checksums(spec: Corpus, directory: Path, counts: Counts | None = None) 
 
 def _sha256_of(path: Path) -> str:
     try:
-        return sha256_of(path)
+        state = path.stat()
+        return _sha256_of_state(path.absolute(), state.st_ino, state.st_size, state.st_mtime_ns)
     except OSError as error:
         raise CorpusError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+@cache
+def _sha256_of_state(path: Path, *_state: int) -> str:
+    """Return the sha256 of a file. As long as its state is the same, it is read once: 22 GB of text take 25 seconds."""
+    return sha256_of(path)
 
 
 def as_lines(pairs: Iterable[Pair]) -> Iterator[LinePair]:

@@ -177,7 +177,7 @@ def _filter(recipe: Recipe, corpora: Sequence[Corpus], normalize: Sequence[Norma
             clean_block = partial(_cleaned, filters, spec, recipe)
             lines, passing = corpus["done"], corpus["passing"]
             state["corpora"][number:] = [corpus]
-            for block in processes.map(clean_block, _text_blocks(pairs, lines)):
+            for block in processes.map(clean_block, text_blocks(pairs, lines)):
                 for name, values in block.columns.items():
                     files.files[name].write(values.astype(COLUMNS[name]).tobytes())
                 lines, passing = lines + block.lines, passing + len(block.columns["rows"])
@@ -191,7 +191,8 @@ def _filter(recipe: Recipe, corpora: Sequence[Corpus], normalize: Sequence[Norma
         files.commit(state, now=True)
 
 
-def _text_blocks(pairs: Iterable[Pair], begin: int) -> Iterator[TextBlock]:
+def text_blocks(pairs: Iterable[Pair], begin: int = 0) -> Iterator[TextBlock]:
+    """Yield the pairs of a corpus in blocks, without the first `begin` pairs."""
     for number, block in enumerate(blocks(islice(pairs, begin, None), BLOCK_LINES)):
         yield TextBlock.of(begin + number * BLOCK_LINES, block)
 

@@ -98,7 +98,7 @@ def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool | None)
         _set_up(recipe)                                                     # also for the translation of text
         text = training_text(recipe, run, group)
         if group.is_main and restart is not None and not list_checkpoints(run):     # None: of `adapt`
-            warn_about_overlap(recipe, text.corpora)
+            warn_about_overlap(recipe, text.corpora, run / PREPARED)
         while True:
             training = start_training(recipe, run, group, text)
             if training.state.finished(recipe) and training.state.validated():
