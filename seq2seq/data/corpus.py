@@ -207,6 +207,18 @@ def read_corpus(spec: Corpus, directory: Path, counts: Counts | None = None, con
         yield number, previous.source(replace(line, text="".join(source)), before != document), target
 
 
+def count_lines(spec: Corpus, directory: Path) -> int | None:
+    """Return the number of line feeds in the first file of a corpus, at most `limit`, for a progress bar; None if pairs
+    are no lines. That takes a hundredth of the time of reading the lines."""
+    if not spec.paths or spec.form == "table" and spec.table_format not in (".tsv", ".jsonl"):
+        return None
+    count = 0
+    with opened(directory / spec.paths[0]) as file:
+        while block := file.read(BLOCK_BYTES):
+            count += block.count(b"\n")
+    return count if spec.limit is None else min(count, spec.limit)
+
+
 def text_checksums(spec: Corpus, directory: Path, counts: Counts | None = None) -> list[str]:
     """Return the sha256 of each file of a corpus, or of the texts of a data set of the hub, up to its `limit`.
 

@@ -20,7 +20,7 @@ import numpy as np
 from seq2seq import console
 from seq2seq.data.block_processes import BlockProcesses
 from seq2seq.data.cleaning import Normalize, PairFilters, pair_digest
-from seq2seq.data.corpus import Counts, Pair, read_pairs
+from seq2seq.data.corpus import Counts, Pair, count_lines, read_pairs
 from seq2seq.data.parallel_text import blocks
 from seq2seq.files import parse_json
 from seq2seq.recipe import Corpus, Recipe
@@ -163,7 +163,7 @@ def _filter(recipe: Recipe, corpora: Sequence[Corpus], normalize: Sequence[Norma
     `done`, the number of pairs read; None if these are all. `passing`; and `counts`, see `Counts`."""
     state: dict[str, Any] = {"corpora": list(files.state.get("corpora", []))}
     done = sum(corpus["counts"]["lines"] for corpus in state["corpora"])
-    with console.progress("cleaning", None, done, unit="pairs") as advance:
+    with console.progress("cleaning", total_lines(recipe, corpora), done, unit="pairs") as advance:
         for number, spec in enumerate(corpora):
             corpus: dict[str, Any] = {"done": 0, "passing": 0, "counts": vars(Counts())}
             if number < len(state["corpora"]):
@@ -189,6 +189,12 @@ def _filter(recipe: Recipe, corpora: Sequence[Corpus], normalize: Sequence[Norma
             complete = replace(read, dropped=counts.dropped, examples=counts.examples)
             state["corpora"][number] = {"done": None, "passing": passing, "counts": vars(complete)}
         files.commit(state, now=True)
+
+
+def total_lines(recipe: Recipe, corpora: Sequence[Corpus]) -> int | None:
+    """Return the number of lines of all corpora; None if that of one is not known before it is read."""
+    lines = [count_lines(spec, recipe.data_directory) for spec in corpora]
+    return None if None in lines else sum(filter(None, lines))
 
 
 def text_blocks(pairs: Iterable[Pair], begin: int = 0) -> Iterator[TextBlock]:

@@ -14,7 +14,7 @@ from typing import Any
 from seq2seq import console
 from seq2seq.data.block_processes import BlockProcesses
 from seq2seq.data.corpus import Pair, read_pairs, text_checksums
-from seq2seq.data.kept_pairs import TextBlock, text_blocks
+from seq2seq.data.kept_pairs import TextBlock, text_blocks, total_lines
 from seq2seq.files import parse_json
 from seq2seq.languages import main_language
 from seq2seq.recipe import Corpus, Recipe
@@ -160,14 +160,15 @@ def warn_about_overlap(recipe: Recipe, corpora: Sequence[Corpus], directory: Pat
         (console.warn if is_warning else console.print_message)(message)
 
 
-def _messages(recipe: Recipe, corpora: Iterable[Corpus]) -> Iterator[tuple[str, bool]]:
+def _messages(recipe: Recipe, corpora: Sequence[Corpus]) -> Iterator[tuple[str, bool]]:
     """Yield a message about each validation or test set of which lines occur in train, and True if it is a warning."""
     text = HeldOutText(recipe)
     for key, spec in recipe.data.held_out().items():
         for _ in text.add(key, spec, read_pairs(recipe, spec, context=0)):
             pass
+    total = total_lines(recipe, corpora)
     with (BlockProcesses(recipe.training.threads) as processes,
-          console.progress("looking for held-out sentences in train", None, unit="pairs") as advance):
+          console.progress("looking for held-out sentences in train", total, unit="pairs") as advance):
         for spec in corpora:
             for pairs, found, exact in processes.map(partial(text.found_in, spec), text_blocks(
                     read_pairs(recipe, spec, context=0))):

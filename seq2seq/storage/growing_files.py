@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from seq2seq.errors import CheckpointError
 from seq2seq.files import parse_json
-from seq2seq.storage.atomic import cannot_save, delete, make_directories, replace_file
+from seq2seq.storage.atomic import cannot_save, delete, delete_temporary, make_directories, replace_file
 from seq2seq.storage.directories import as_json, read_file, with_checksum
 
 STATE = "state.json"
@@ -40,6 +40,7 @@ class GrowingFiles:
             if not recorded:
                 delete(directory)
             make_directories(directory)
+            delete_temporary(directory)                                         # of a process that was killed
             self.state: dict[str, Any] = recorded.get("state", {})
             self.files: dict[str, BinaryIO] = {}
             for name in names:

@@ -1,9 +1,6 @@
 """Preparation of text by blocks: interruptions, processes, duplicates and the sample of the tokenizer."""
 
-import os
 import pickle
-import signal
-from functools import partial
 
 import numpy as np
 import pytest
@@ -17,9 +14,9 @@ from seq2seq.data.parallel_text import blocks
 from seq2seq.data.preparation import TrainingText, cleaned, kept_pairs, make_tokenizers, prepare, sampled_pairs
 from seq2seq.data.resampled_epochs import ResampledEpochs
 from seq2seq.data.word_alignment import WordAligner
-from seq2seq.errors import UserError
 from seq2seq.recipe import Recipe
 from seq2seq.storage import growing_files
+from seq2seq.storage.atomic import temporary_path
 from seq2seq.storage.growing_files import GrowingFiles
 from seq2seq.tokenizers.tokenizer import train_tokenizers
 
@@ -78,6 +75,7 @@ def test_a_preparation_that_is_killed_after_any_block_goes_on_and_ends_with_the_
         if path.read_bytes() == before:                                         # the last commit, of an earlier attempt
             return
         files.files[next(iter(files.files))].write(b"not committed")
+        temporary_path(path).write_bytes(b"a state that is half written")
         killed += 1
         raise Killed
 
@@ -242,17 +240,3 @@ def test_a_tokenizer_of_a_sample_is_that_of_one_pass_over_the_text(recipe):
     pairs = [(source.text, target) for _, source, target in cleaned(text.corpora[0], one, Counts())]
     assert len(pairs) > 60
     assert make_tokenizers(text).files() == train_tokenizers(pairs, one.tokenizer, one.seed).files()
-
-
-# Processes
-
-
-def killed_at(number, block):
-    if block == number:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return block
-
-
-def test_a_process_that_is_killed_ends_the_work_with_an_error():
-    with pytest.raises(UserError, match="SIGKILL"), BlockProcesses(2) as processes:
-        list(processes.map(partial(killed_at, 5), range(9)))
