@@ -37,6 +37,7 @@ from seq2seq.cli import (
     generate,
     import_,
     init,
+    prepare,
     report,
     rescore,
     score,
@@ -56,8 +57,8 @@ from seq2seq.translation.text_io import OutputClosed
 # name that is too long.
 FILE_SYSTEM_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
 # The subcommands, in the order of the help.
-COMMANDS = (init, check, train, adapt, translate, serve, generate, score, rescore, evaluate, compare, tune, report,
-            align, attention, average, shortlist, import_, export)
+COMMANDS = (init, check, prepare, train, adapt, translate, serve, generate, score, rescore, evaluate, compare, tune,
+            report, align, attention, average, shortlist, import_, export)
 
 # Packages that translation in int8 or fp32 on a CPU does not need (runtime.txt lacks them), and some other commands do.
 PACKAGES_OF_SOME_COMMANDS = ("torch", "datasets", "pyarrow", "tensorboard")

@@ -20,9 +20,16 @@ from seq2seq.data.batching import Shape, derived_seed
 from seq2seq.data.corpus import first_line_warnings
 from seq2seq.data.epoch_plan import plan_epoch
 from seq2seq.data.leakage import warn_about_overlap
-from seq2seq.data.preparation import Prepared, TrainingText, prepare, reuse_tokenizers, train_or_load_tokenizers
+from seq2seq.data.preparation import (
+    PREPARED,
+    Prepared,
+    TrainingText,
+    prepare,
+    reuse_tokenizers,
+    train_or_load_tokenizers,
+)
 from seq2seq.data.resampled_epochs import ResampledEpochs
-from seq2seq.devices import allow_tf32, choose_device, choose_dtype, configure_process, num_threads
+from seq2seq.devices import allow_tf32, available_cores, choose_device, choose_dtype, configure_process
 from seq2seq.errors import CheckpointError, RecipeError, UserError
 from seq2seq.evaluation.scores import ScoresByTest, check_expected, evaluate_tests, to_dict
 from seq2seq.inference.engines import native_obstacle
@@ -91,7 +98,7 @@ def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool | None)
         _set_up(recipe)                                                     # also for the translation of text
         text = training_text(recipe, run, group)
         if group.is_main and restart is not None and not list_checkpoints(run):     # None: of `adapt`
-            warn_about_overlap(recipe, text.corpora)
+            warn_about_overlap(recipe, text.corpora, run / PREPARED)
         while True:
             training = start_training(recipe, run, group, text)
             if training.state.finished(recipe) and training.state.validated():
@@ -204,7 +211,10 @@ def start_training(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCE
     text = text or training_text(recipe, run, group)
     tokenizers = group.main_rank_first(lambda: train_or_load_tokenizers(text, run / "tokenizer", group.is_main))
     prepared = _prepare(text, tokenizers, run, group)
-    resampled = ResampledEpochs(prepared, tokenizers, text, group.is_main) if recipe.resamples_epochs else None
+    # On a CPU, the training itself uses all cores.
+    spare = 1 if device.type == "cpu" else max(1, available_cores() - int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+    resampled = ResampledEpochs(prepared, tokenizers, text, group.is_main,
+                                processes=spare) if recipe.resamples_epochs else None
     validation = Validation(recipe, tokenizers)
 
     sizes = tokenizers.source.vocab_size, tokenizers.target.vocab_size
@@ -232,7 +242,7 @@ def start_training(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCE
     if section.consistency and type(model).loss is not Model.loss:
         raise RecipeError(f"training.consistency: a model of type {recipe.model.type} has a loss of its own, and the "
                           "two passes are compared by the usual one. Remove the key.")
-    guided = GuidedAlignment.for_training(prepared, tokenizers, section.guided_alignment, group.main_rank_first)
+    guided = GuidedAlignment.for_training(prepared, tokenizers, section, group.main_rank_first)
     step = TrainingStep(model, section, dtype, seed=recipe.seed, max_length=max_length, shape=shape, guided=guided,
                         cutoff=TokenCutoff(*sizes, tuple(tokenizers.source.languages.values())), group=group)
     state, checkpoint = TrainState(), newest_checkpoint(run) if group.is_main else None
@@ -259,7 +269,7 @@ def start_training(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCE
 
 def _prepare(text: TrainingText, tokenizers: Tokenizers, run: Path, group: ProcessGroup) -> Prepared:
     """Prepare the training text on the main rank; open it on all ranks."""
-    arguments = text, tokenizers, run / "prepared", num_threads()
+    arguments = text, tokenizers, run / PREPARED, text.recipe.training.threads
     prepared = prepare(*arguments) if group.is_main else None
     name, *_ = group.gather([prepared.directory.name if prepared else ""])
     return prepared or prepare(*arguments, name)
