@@ -209,9 +209,9 @@ def join_process_group(device: str = "auto", precision: str = "auto") -> Iterato
         choose_dtype(precision, choose_device(device))                      # refused before a directory is made
         yield SINGLE_PROCESS
         return
-    with time_limit(size) as phases:
-        group, watching = _connect(size, device, precision, phases)
     try:
+        with time_limit(size) as phases:
+            group, watching = _connect(size, device, precision, phases)
         with watch_ranks(group.names, group.rank, watching):
             yield group
     except BaseException as error:
@@ -226,6 +226,7 @@ def _connect(size: int, device: str, precision: str, phases: list[str]) -> tuple
     phases: see `time_limit`.
     """
     rank = int(os.environ["RANK"])
+    console.silence(rank > 0)
     try:
         gpu, error = _own_gpu(device, precision), ""
     except UserError as found:
