@@ -1,5 +1,6 @@
 """Process groups on GPUs, as far as a single process can test them."""
 
+import socket
 from contextlib import nullcontext
 
 import pytest
@@ -18,7 +19,7 @@ def third_of_four(gpu, monkeypatch):
     for name, value in {"WORLD_SIZE": 4, "RANK": 2, "LOCAL_RANK": 1, "MASTER_ADDR": "here"}.items():
         monkeypatch.setenv(name, str(value))
     groups = []
-    members = [Member("here", "H200", "", "")] * 4
+    members = [Member(socket.gethostname(), "H200", "", "")] * 4
     monkeypatch.setattr(distributed, "connect_to_store", lambda rank, size: "store")
     monkeypatch.setattr(distributed, "meet", lambda *arguments: (list(members), "attempt"))
     monkeypatch.setattr(distributed, "first_to_say", lambda attempt: None)
