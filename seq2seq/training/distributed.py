@@ -153,9 +153,7 @@ class ProcessGroup:
         """
         if self.alone:
             return
-        number_types = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-        sums = [block.detach().view(number_types[block.element_size()]).sum() for block in blocks]
-        first, *others = self.gather([torch.stack(sums).tolist()])
+        first, *others = self.gather([torch.stack([_sum_of_bits(block) for block in blocks]).tolist()])
         if different := [name for name, found in zip(self.names[1:], others, strict=True) if found != first]:
             raise UserError(
                 f"step {step:,}: the weights of {', '.join(different)} differ from those of {self.names[0]}, although "
@@ -191,6 +189,17 @@ class ProcessGroup:
             path, pairs = paths[largest]
             paths[largest : largest + 1] = [((*path, 0), pairs[::2]), ((*path, 1), pairs[1::2])]
         return paths
+
+
+def _sum_of_bits(tensor: Tensor) -> Tensor:
+    """Return the sum of a contiguous tensor as if it contained integers, modulo 2 ** 64."""
+    flat = tensor.detach().flatten()
+    size = flat.element_size()
+    # On a CPU, the sum of integers of 8 bytes is ten times as fast as that of smaller ones.
+    if flat.nbytes % 8 == 0:
+        flat = flat if flat.storage_offset() * size % 8 == 0 else flat.clone()
+        size = 8
+    return flat.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[size]).sum()
 
 
 SINGLE_PROCESS = ProcessGroup()

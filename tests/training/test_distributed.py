@@ -216,6 +216,24 @@ def test_ranks_compare_step_and_weights(monkeypatch, others, same):
         ProcessGroup(0, 2).require_same(7, torch.bfloat16, weights)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("size", [7, 8])
+def test_the_least_difference_in_one_weight_is_noticed(monkeypatch, dtype, size):
+    buffer = torch.linspace(-1, 1, 16, dtype=dtype)
+    for offset in (0, 1):
+        weights, gathered = [buffer[offset:offset + size], torch.ones(2, 3, dtype=dtype)], []
+        monkeypatch.setattr(ProcessGroup, "gather", lambda self, items, gathered=gathered:
+                            [*(gathered or items), gathered.append(items[0]) or items[0]])
+        group = ProcessGroup(1, 2)
+        group.require_same_weights(3, weights)
+        group.require_same_weights(3, [weight.clone() for weight in weights])
+        other = weights[0].clone()
+        other[5] = torch.nextafter(other[5], torch.tensor(2, dtype=dtype))
+        monkeypatch.setattr(ProcessGroup, "gather", lambda self, items, gathered=gathered: [gathered[0], *items])
+        with pytest.raises(UserError, match="process 1"):
+            group.require_same_weights(3, [other, weights[1]])
+
+
 def test_the_clock_of_the_main_rank_decides_when_a_checkpoint_is_due(folder, monkeypatch):
     asked = []
     monkeypatch.setattr(ProcessGroup, "maximum", lambda self, numbers: asked.append(numbers[0]) or numbers)
