@@ -21,6 +21,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
 
 from seq2seq import console
 from seq2seq.devices import choose_device, choose_dtype, is_out_of_memory
@@ -29,6 +30,7 @@ from seq2seq.recipe import DecodingOptions
 from seq2seq.signals import Stopped
 from seq2seq.tokenizers.source import Source
 from seq2seq.training.joining import (
+    MESSAGE_SECONDS,
     choose_interface,
     connect_to_store,
     describe_self,
@@ -245,13 +247,15 @@ def _connect(size: int, device: str, precision: str, phases: list[str]) -> tuple
         store = connect_to_store(rank, size)
         own = describe_self(None if gpu is None else torch.cuda.get_device_name(gpu), error)
         members, attempt = meet(store, rank, size, own, phases)
-        console.silence(rank > 0, first_to_say(attempt))
+        messages = connect_to_store(rank, size, serve=False, seconds=MESSAGE_SECONDS)
+        console.silence(rank > 0, first_to_say(PrefixStore(attempt, messages)))
         require_agreement(members)
         members = choose_interface(own, members)
         phases.append("the machines do not reach each other. Set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the "
                       "network interface of each machine that the others reach, and open the ports of the machines "
                       f"to each other. There are {described(dict(enumerate(members)))}")
-        dist.init_process_group("gloo", store=attempt, rank=rank, world_size=size, timeout=WAITING_TIMEOUT)
+        dist.init_process_group("gloo", store=PrefixStore(attempt, store), rank=rank, world_size=size,
+                                timeout=WAITING_TIMEOUT)
         console.print_message(
             f"{size} processes train together: {described(dict(enumerate(members)))}. Process 0 reads the text and "
             f"writes the run.{' NCCL connects the GPUs; NCCL_DEBUG=INFO shows how.' if gpu else ''}")

@@ -36,7 +36,7 @@ JOINING_SECONDS = 600
 WAITING_SECONDS = 30
 """Time after which the main rank says for which ranks it waits."""
 POLLING_SECONDS = 0.1
-MESSAGE_TIMEOUT = timedelta(seconds=10)
+MESSAGE_SECONDS = 10
 """Maximum time for asking whether another rank has printed a message."""
 GET_ADDRESS = 0x8915
 """SIOCGIFADDR of Linux: the IPv4 address of a network interface (man 7 netdevice)."""
@@ -84,18 +84,20 @@ def time_limit(world_size: int) -> Iterator[list[str]]:
         timer.cancel()
 
 
-def connect_to_store(rank: int, world_size: int) -> Store:
-    """Connect to the store of `torchrun`. Without `torchrun`'s, that of the main rank, which the main rank makes."""
+def connect_to_store(rank: int, world_size: int, serve: bool = True, seconds: float = JOINING_SECONDS) -> Store:
+    """Connect to the store of `torchrun`. Without `torchrun`'s, the main rank serves one, unless `serve` is False.
+
+    seconds: maximum time of each operation.
+    """
     of_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     store = dist.TCPStore(  # type: ignore[attr-defined]
         os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world_size,
-        is_master=rank == 0 and not of_agent, wait_for_workers=False, timeout=timedelta(seconds=JOINING_SECONDS))
+        is_master=serve and rank == 0 and not of_agent, wait_for_workers=False, timeout=timedelta(seconds=seconds))
     return PrefixStore(f"seq2seq/{os.environ.get('TORCHELASTIC_RUN_ID', '')}", store)
 
 
-def meet(store: Store, rank: int, world_size: int, member: Member, phases: list[str]
-         ) -> tuple[list[Member], Store]:
-    """Exchange the descriptions of all ranks. Return them, and a store for this attempt to train.
+def meet(store: Store, rank: int, world_size: int, member: Member, phases: list[str]) -> tuple[list[Member], str]:
+    """Exchange the descriptions of all ranks. Return them, and a name of this attempt to train, for keys in the store.
 
     `torchrun --max-restarts` starts the processes again with the same store, in which the keys of the last attempt
     remain. Each process therefore asks with a random number for the number of the attempt, which the main rank draws.
@@ -109,7 +111,7 @@ def meet(store: Store, rank: int, world_size: int, member: Member, phases: list[
         store.set(f"{attempt}/{rank}", json.dumps(asdict(member)))
         phases.append("other processes are missing; process 0 names them")
         members = json.loads(_wait_for(store, f"{attempt}/all"))
-        return [Member(**each) for each in members], PrefixStore(attempt, store)
+        return [Member(**each) for each in members], attempt
     attempt, joined, began, told = uuid.uuid4().hex, {0: member}, time.monotonic(), False
     while len(joined) < world_size:
         for other in set(range(world_size)) - joined.keys():
@@ -128,7 +130,7 @@ def meet(store: Store, rank: int, world_size: int, member: Member, phases: list[
             time.sleep(POLLING_SECONDS)
     members = [joined[other] for other in range(world_size)]
     store.set(f"{attempt}/all", json.dumps([asdict(each) for each in members]))
-    return members, PrefixStore(attempt, store)
+    return members, attempt
 
 
 def _wait_for(store: Store, key: str) -> str:
@@ -259,15 +261,11 @@ def _interface_of(address: str) -> str | None:
 # Messages
 
 
-def first_to_say(attempt: Store) -> Callable[[str], bool]:
+def first_to_say(messages: Store) -> Callable[[str], bool]:
     """Return a function that returns True for a message that no rank has had before, as far as is known.
 
-    attempt: store of `meet`.
+    messages: a connection of its own, because others are blocked while a thread waits for a key.
     """
-    # A connection of its own, because others are blocked while a thread waits for a key.
-    messages = attempt.clone()  # type: ignore[attr-defined]
-    messages.set_timeout(MESSAGE_TIMEOUT)
-
     def is_new(message: str) -> bool:
         try:
             return messages.add(f"said/{hashlib.sha256(message.encode(errors='replace')).hexdigest()}", 1) == 1

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import HashStore
 
 from seq2seq import console
 from seq2seq.training import distributed
@@ -20,7 +21,7 @@ def third_of_four(gpu, monkeypatch):
         monkeypatch.setenv(name, str(value))
     groups = []
     members = [Member(socket.gethostname(), "H200", "", "")] * 4
-    monkeypatch.setattr(distributed, "connect_to_store", lambda rank, size: "store")
+    monkeypatch.setattr(distributed, "connect_to_store", lambda *arguments, **options: HashStore())
     monkeypatch.setattr(distributed, "meet", lambda *arguments: (list(members), "attempt"))
     monkeypatch.setattr(distributed, "first_to_say", lambda attempt: None)
     monkeypatch.setattr(console, "silence", lambda *arguments: None)            # it would last until the process ends
