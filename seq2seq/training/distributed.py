@@ -263,8 +263,8 @@ def _connect(size: int, device: str, precision: str, phases: list[str]) -> tuple
         gradients = dist.new_group(backend="nccl", timeout=GRADIENT_TIMEOUT, device_id=gpu) if gpu else None
         watching = dist.new_group(backend="gloo", timeout=WATCHING_TIMEOUT)
     except (RuntimeError, ValueError) as error:
-        raise UserError(f"this process cannot connect to the other processes of this training: {error}. {phases[-1]}"
-                        ) from error
+        raise UserError(f"this process cannot connect to the other processes of this training: {phases[-1]}. "
+                        f"({error})") from error
     return ProcessGroup(rank, size, gradients, [member.host for member in members]), watching
 
 
