@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from seq2seq import console
 from seq2seq.data.batching import EncodedCorpus
@@ -100,9 +101,10 @@ class TrainingLoop:
                     due, stopped_by = self.group.maximum((int(late), request.number or 0))
                     if due or stopped_by:
                         self._save(log)
-                        saved_at = time.monotonic()
                     self._stop(stopped_by)
-                    if self._validate_if_due(log):
+                    if self._validate_if_due(log) or due:
+                        # Other ranks wait for the main rank's files here, not in a sum of NCCL, which has a time limit.
+                        self.group.barrier()
                         saved_at = time.monotonic()
                 self._stop(*self.group.maximum((request.number or 0,)))     # for a signal during the last validation
             self._average_checkpoints(log)
@@ -190,6 +192,7 @@ class TrainingLoop:
 
     def _validate(self, log: Log) -> None:
         self.results.read()
+        self._require_same_weights()                                    # before the bundle of a best score is saved
         began = time.monotonic()
         with self.step.use_weights(self.step.ema_weights or self.step.weights):
             result = self._evaluate(log, "validation", f"step {self.state.step:,}  validation")
@@ -198,19 +201,27 @@ class TrainingLoop:
 
     def _average_checkpoints(self, log: Log) -> None:
         """Average the checkpoints that the recipe selects, and save the average if it is better than the best model."""
-        selected = self.state.steps_to_average(self.section.average, self.section.best_metric)
-        self.group.barrier()                                            # wait until the last checkpoint is written
-        # If the recipe now selects more checkpoints than before, some of them may have been deleted already.
-        by_step = checkpoint_by_step(self.run)
-        steps = [step for step in by_step if step in selected]
-        paths = [by_step[step] for step in steps]
+        paths = self.group.from_main_rank(self._checkpoints_to_average)
+        steps = list(paths)
         if len(paths) < 2 or steps == self.state.averaged:
             return
-        averaged, count = average_intact(paths)
-        with self.step.use_weights([averaged[name].to(self.step.device) for name in self.step.names]):
+        # Only the main rank reads the checkpoints, because all ranks must evaluate the same average.
+        weights: Sequence[Tensor] = self.step.weights
+        count = len(paths)
+        if self.group.is_main:
+            averaged, count = average_intact(list(paths.values()))
+            weights = [averaged[name].to(self.step.device) for name in self.step.names]
+        with self.step.use_weights(weights):
+            self.group.broadcast(self.step.weights)
             self._evaluate(log, "average", f"average of {count} checkpoints  validation")
         self.state.averaged = steps
         self._save(log)
+
+    def _checkpoints_to_average(self) -> dict[int, Path]:
+        """Return the checkpoints that the recipe selects, by step. If it now selects more than before, some of them may
+        have been deleted already."""
+        selected = self.state.steps_to_average(self.section.average, self.section.best_metric)
+        return {step: path for step, path in checkpoint_by_step(self.run).items() if step in selected}
 
     def _evaluate(self, log: Log, kind: str, title: str) -> ValidationResult:
         """Validate the weights in the model, and save them as the best bundle if their score is the best so far. Return
@@ -284,9 +295,13 @@ class TrainingLoop:
     def _save(self, log: Log) -> None:
         """Save a checkpoint, and delete older ones that are no longer needed."""
         self.results.read()
+        self._require_same_weights()
         self.state.update_good_step()                               # all ranks need good_step for a rollback
         if self.group.is_main:
             self._write_checkpoint(log)
+
+    def _require_same_weights(self) -> None:
+        self.group.require_same_weights(self.state.step, self.step.blocks.blocks)
 
     def _write_checkpoint(self, log: Log) -> None:
         log.flush()                                                     # the checkpoint stores the length of the log

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -85,9 +84,9 @@ def train(recipe: Recipe, run: str | Path, restart: bool | None = False) -> Scor
     Raises:
         Stopped: a signal stopped the training. The same call resumes it.
     """
-    configure_process(recipe.training.threads)
-    choose_dtype(recipe.training.precision, choose_device(recipe.training.device))  # fails before a directory is made
-    with join_process_group(recipe.training.device) as group:
+    section = recipe.training
+    configure_process(section.threads)
+    with join_process_group(section.device, section.precision) as group:
         recipe, *_ = group.gather([recipe])                                     # all ranks use that of the main rank
         return _train(recipe, Path(run), group, restart)
 
@@ -107,8 +106,8 @@ def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool | None)
                 training.train()
                 return evaluate_best_model(training)
             except Diverged as divergence:
-                possible = recipe.training.divergence != "stop" and can_roll_back(run, training.state)
-                group.barrier()                                         # wait until all ranks have listed checkpoints
+                possible = recipe.training.divergence != "stop" and group.from_main_rank(
+                    partial(can_roll_back, run, training.state))
                 if not possible:
                     remedy = remedy_of(recipe, training.state, run, training.step.dtype)
                     raise Diverged(divergence.evidence, remedy) from divergence
@@ -168,15 +167,14 @@ def require_same_files(run: Path, lock: str, held_out_crc32: int, group: Process
     deadline = time.monotonic() + DIRECTORY_SECONDS
     while not (sees := sees_lock()) and time.monotonic() < deadline:
         time.sleep(0.1)
-    ranks = group.gather([(socket.gethostname(), sees, held_out_crc32)])
-    main_host, _, main_crc32 = ranks[0]
-    for rank, (host, sees, crc32) in enumerate(ranks):
+    ranks = group.gather([(sees, held_out_crc32)])
+    for name, (sees, crc32) in zip(group.names, ranks, strict=True):
         if not sees:
-            raise UserError(f"process {rank} on {host} does not see the run directory {run} of process 0 on "
-                            f"{main_host}. Name a --run-dir on a file system that all machines share.")
-        if crc32 != main_crc32:
-            raise UserError(f"the validation or test text of process {rank} on {host} differs from that of process 0 "
-                            f"on {main_host}. Copy the text of data.valid and data.test to all machines.")
+            raise UserError(f"{name} does not see the run directory {run} of {group.names[0]}. Name a --run-dir on a "
+                            "file system that all machines share.")
+        if crc32 != ranks[0][1]:
+            raise UserError(f"the validation or test text of {name} differs from that of {group.names[0]}. Copy the "
+                            "text of data.valid and data.test to all machines.")
 
 
 def _set_up(recipe: Recipe) -> tuple[torch.device, torch.dtype]:

@@ -273,8 +273,10 @@ class TrainingStep:
             self.release_graph()
             CudaGraphs.free_unused_memory()
         self.max_tokens = max(1, tokens // 2)
+        slower = "" if self.graphs is None else ", and steps run without CUDA graphs, more slowly"
         console.warn(f"memory did not suffice for a micro-batch of {tokens:,} tokens; from now on, micro-batches of "
-                     f"more than {self.max_tokens:,} tokens are split. Except for dropout, gradients stay the same.")
+                     f"more than {self.max_tokens:,} tokens are split{slower}. Except for dropout, gradients stay the "
+                     "same.")
 
     def release_graph(self) -> None:
         """Delete the graph and its memory, which is about as large as all activations. A later step makes a new graph,
