@@ -33,8 +33,8 @@ def train(
 ) -> None:
     """Train the recipe's model, or resume its training, and evaluate it on the recipe's test sets."""
     if restart and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)):
-        raise UserError("--restart would begin the training anew at each restart by torchrun. Leave out "
-                        "--max-restarts; or leave out --restart, and rename the old run yourself.")
+        raise UserError("--restart would begin the training anew at each restart by torchrun. Leave it out, and "
+                        "rename the old run yourself; or let torchrun restart nothing.")
     loaded = load_recipe(recipe, settings, device=device, precision=precision, threads=threads)
     run = require_run_directory(run_dir or default_run(loaded))
     from seq2seq.storage.locks import HOLDER
