@@ -135,7 +135,7 @@ def serve() -> None:
     os.dup2(2, 1)
     console.silence()
     function: Callable[[Any], Any] | None = None
-    with suppress(EOFError, BrokenPipeError):
+    with suppress(EOFError, BrokenPipeError, pickle.UnpicklingError):           # the first process was killed
         while True:
             pickled, block = pickle.load(sys.stdin.buffer)
             error, found = None, None

@@ -79,9 +79,8 @@ class ResampledEpochs:
         for number in (epoch, epoch + 1) if self.ahead else (epoch,):
             if number not in self._epochs:
                 self._epochs[number] = self._worker.submit(self._encode, number)
-        for past in [number for number in self._epochs if number < epoch]:
-            del self._epochs[past]
-            shutil.rmtree(self._directory(past), ignore_errors=True)
+        self._epochs = {number: future for number, future in self._epochs.items() if number >= epoch}
+        self._delete_all_but(epoch, epoch + 1)
         corpus, counts = self._wait_for(epoch)
         if self.augmenter:
             console.print_message(self.augmenter.summary(counts, len(corpus), epoch))
@@ -103,8 +102,15 @@ class ResampledEpochs:
         """Stop encoding, and delete the files of all epochs."""
         self._closing.set()
         self._worker.shutdown(wait=True, cancel_futures=True)
-        for epoch in self._epochs:
-            shutil.rmtree(self._directory(epoch), ignore_errors=True)
+        if self.is_main:
+            self._delete_all_but()
+
+    def _delete_all_but(self, *epochs: int) -> None:
+        """Delete the files of other epochs, also those that a killed training has left."""
+        kept = [self._directory(epoch) for epoch in epochs]
+        for directory in self.prepared.directory.glob("epoch-*"):
+            if directory not in kept:
+                shutil.rmtree(directory, ignore_errors=True)
 
     def _directory(self, epoch: int) -> Path:
         return self.prepared.directory / f"epoch-{epoch:05d}-{self._key}"

@@ -302,7 +302,9 @@ def test_past_epochs_are_deleted_and_the_next_is_made_ahead(sampled):
     epochs = sampled()
     directory = epochs.prepared.directory
     epochs.corpus(0)
+    (directory / "epoch-00000-of-another-seed").mkdir()
     epochs.corpus(1)
+    assert not list(directory.glob("epoch-00000*"))
     epochs.corpus(2)
     epochs.close()
     assert not list(directory.glob("epoch-*"))
