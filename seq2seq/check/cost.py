@@ -86,6 +86,8 @@ def estimate_model(recipe: Recipe, report: Report) -> None:
     # Bytes per parameter: 16 for the fp32 weight, its gradient and Adam's two moments; 4 for the exponential moving
     # average of the weight; 4 for the copies of weight and gradient in bf16 or fp16.
     bytes_each = 16 + (4 if recipe.training.ema_decay else 0) + (4 if precision != "fp32" else 0)
+    if device == "cpu":                                 # the copy that is written as a checkpoint; a GPU has none
+        bytes_each += 12 + (4 if recipe.training.ema_decay else 0)
     # Each weight takes part in one multiplication for each token that passes through its layer.
     layers = list(model.named_parameters(remove_duplicate=False))
     encoder = sum(weight.numel() for name, weight in layers if name.startswith("encoder."))
