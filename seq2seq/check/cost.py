@@ -10,7 +10,7 @@ import numpy as np
 
 from seq2seq.check.results import Report
 from seq2seq.data.batching import EncodedCorpus, EncodedSide
-from seq2seq.data.epoch_plan import draw_steps
+from seq2seq.data.epoch_plan import plan_epoch
 from seq2seq.data.preparation import TrainingText, pair_repetitions
 from seq2seq.errors import CorpusError, UserError
 from seq2seq.recipe import Recipe
@@ -116,7 +116,7 @@ def estimate_training(text: TrainingText, lengths: Sequence[Mapping[str, Sequenc
     tokens = {side: round(float(values.sum() if seen is None else values @ seen))
               for side, values in zip(sides, side_lengths, strict=True)}
     corpus = EncodedCorpus(_side_without_ids(side_lengths[0]), _side_without_ids(side_lengths[-1]), seen)
-    steps = sum(1 for _ in draw_steps(corpus, section.batch_tokens, recipe.seed, 0))
+    steps = len(plan_epoch(corpus, section.batch_tokens, section.accumulation, recipe.seed, epoch=0))
     report.training = {**{f"{side}_tokens": count for side, count in tokens.items()}, "steps_per_epoch": steps,
                        "max_steps": section.max_steps, "epochs": section.max_steps / max(1, steps)}
 

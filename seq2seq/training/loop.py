@@ -14,7 +14,7 @@ import numpy as np
 from seq2seq import console
 from seq2seq.data.batching import EncodedCorpus
 from seq2seq.data.corpus import read_pairs
-from seq2seq.data.epoch_plan import EpochPlan, plan_epoch
+from seq2seq.data.epoch_plan import EpochPlan, delete_plans, open_plan, plan_epoch
 from seq2seq.data.preparation import Prepared, known_tags, unique_label
 from seq2seq.data.resampled_epochs import ResampledEpochs
 from seq2seq.devices import choose_floating_point, describe, kind
@@ -124,6 +124,8 @@ class TrainingLoop:
         """Stop encoding further epochs, and delete the files of the epochs."""
         if self.resampled:
             self.resampled.close()
+        if self.group.is_main:
+            delete_plans(self.prepared.directory)
 
     # Steps
 
@@ -141,11 +143,22 @@ class TrainingLoop:
                 state.epoch, state.step_in_epoch = state.epoch + 1, 0
 
     def epoch(self, number: int) -> tuple[EncodedCorpus, EpochPlan]:
-        """Return the text of an epoch, counted from 0, and its plan. Call this for one epoch after another."""
+        """Return the text of an epoch, counted from 0, and its plan. Call this for one epoch after another.
+
+        The main rank makes the plan and writes it to a file, so that all ranks of a machine share its memory.
+        """
         corpus, section = self.prepared.corpus, self.section
         if self.resampled:
             corpus = self.group.main_rank_first(partial(self.resampled.corpus, number))
-        return corpus, plan_epoch(corpus, section.batch_tokens, section.accumulation, self.recipe.seed, number)
+        directory, accumulation = self.prepared.directory, section.accumulation
+
+        def plan() -> EpochPlan:
+            if self.group.is_main:
+                made = plan_epoch(corpus, section.batch_tokens, accumulation, self.recipe.seed, number)
+                made.save(directory, number)
+            return open_plan(directory, number, corpus, accumulation)
+
+        return corpus, self.group.main_rank_first(plan)
 
     def update(self, corpus: EncodedCorpus, micro_batches: Sequence[np.ndarray]) -> None:
         """Do one optimizer step. The arguments are a result of `batches`."""

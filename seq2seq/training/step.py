@@ -101,7 +101,7 @@ class TrainingStep:
         # Only here: validation and translations compute fp32 as fp32, also in a training in TF32.
         allow_tf32(self.section.precision == "tf32")
         try:
-            sums, gradient = self.accumulate(corpus, self.group.micro_batches(micro_batches), number)
+            sums, gradient = self.accumulate(corpus, self.group.micro_batches(corpus, micro_batches), number)
             with self.clock.phase("waiting"):                                  # on a GPU, the host does not wait here
                 self.group.sum([gradient, sums])
             _, target_tokens = corpus.tokens(micro_batches)                     # of all ranks
