@@ -24,6 +24,8 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 
 from seq2seq import console
+from seq2seq.data.batching import EncodedCorpus
+from seq2seq.data.epoch_plan import deal
 from seq2seq.devices import choose_device, choose_dtype, is_out_of_memory
 from seq2seq.errors import UserError
 from seq2seq.recipe import DecodingOptions
@@ -172,25 +174,24 @@ class ProcessGroup:
             dist.all_reduce(largest, op=dist.ReduceOp.MAX)
         return cast(list[int], largest.tolist())
 
-    def micro_batches(self, micro_batches: Sequence[np.ndarray]) -> list[tuple[tuple[int, ...], np.ndarray]]:
+    def micro_batches(self, corpus: EncodedCorpus, micro_batches: Sequence[np.ndarray]
+                      ) -> list[tuple[tuple[int, ...], np.ndarray]]:
         """Return this rank's micro-batches of a step (see `of_all_ranks`)."""
-        return self.of_all_ranks(micro_batches)[self.rank :: self.world_size]
+        return self.of_all_ranks(corpus, micro_batches)[self.rank :: self.world_size]
 
-    def of_all_ranks(self, micro_batches: Sequence[np.ndarray]) -> list[tuple[tuple[int, ...], np.ndarray]]:
+    def of_all_ranks(self, corpus: EncodedCorpus, micro_batches: Sequence[np.ndarray]
+                     ) -> list[tuple[tuple[int, ...], np.ndarray]]:
         """Return the micro-batches of a step that the ranks compute in turn, each with its path.
 
-        The path is the index of the micro-batch, followed by 0 or 1 for every time it was split in half. If a step has
-        fewer micro-batches than there are ranks, micro-batches are split. The split changes only the dropout masks,
-        because they depend on the path; without dropout, the gradient of the step stays the same.
+        The path is the index of the micro-batch. If a step has fewer micro-batches than there are ranks, each is dealt
+        to several, and their number in it follows in the path. This changes only the dropout masks, because they depend
+        on the path; without dropout, the gradient of the step stays the same.
         """
-        paths: list[tuple[tuple[int, ...], np.ndarray]] = [
-            ((number,), pairs) for number, pairs in enumerate(micro_batches)]
-        while len(paths) < self.world_size and any(len(pairs) > 1 for _, pairs in paths):
-            # Split the largest micro-batch, the first one in case of a tie, so that every rank makes the same splits.
-            largest = max(range(len(paths)), key=lambda index: (len(paths[index][1]), -index))
-            path, pairs = paths[largest]
-            paths[largest : largest + 1] = [((*path, 0), pairs[::2]), ((*path, 1), pairs[1::2])]
-        return paths
+        if len(micro_batches) >= self.world_size:
+            return [((number,), pairs) for number, pairs in enumerate(micro_batches)]
+        each, more = divmod(self.world_size, len(micro_batches))
+        return [((number, part), dealt) for number, pairs in enumerate(micro_batches)
+                for part, dealt in enumerate(deal(corpus, pairs, each + (number < more)))]
 
 
 def _sum_of_bits(tensor: Tensor) -> Tensor:

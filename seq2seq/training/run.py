@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 
 from seq2seq import console
 from seq2seq.data.alignment_links import AlignmentSettings
-from seq2seq.data.batching import Shape, derived_seed
+from seq2seq.data.batching import EncodedCorpus, Shape, derived_seed
 from seq2seq.data.corpus import first_line_warnings
 from seq2seq.data.epoch_plan import plan_epoch
 from seq2seq.data.leakage import warn_about_overlap
@@ -69,6 +70,9 @@ from seq2seq.training.train_state import TrainState
 from seq2seq.training.validation import Validation, require_held_out
 from seq2seq.translation.translator import Translator
 
+SHAPE_STEPS = 10_000
+"""Maximum number of steps that decide the shape of batches, so that a training on a large corpus starts quickly. Few of
+the later batches are larger, and these are split."""
 DIRECTORY_SECONDS = 30
 """Maximum time until a file that the main rank has written is visible on other machines. Network file systems cache
 lists of files for some seconds."""
@@ -226,10 +230,8 @@ def start_training(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCE
     max_length = recipe.data.cleaning.max_pieces + 1
     shape = None
     if model.trains_packed(dtype):
-        plan = plan_epoch(prepared.corpus, section.batch_tokens, section.accumulation, recipe.seed, epoch=0)
         # The same shape on all ranks: the matrix products of a GPU round differently for other sizes.
-        computed = (dict(group.of_all_ranks(step)).values() for step in plan)
-        shape = Shape.for_plan(prepared.corpus, computed, max_length)
+        shape = group.from_main_rank(lambda: _shape(recipe, prepared.corpus, group, max_length))
     elif model.trains_packed(dtype, head_size=64):
         size = model.attentions[0].head_size
         console.print_message(f"attention heads of {size} features (model.d_model / model.num_heads) are padded on a "
@@ -263,6 +265,14 @@ def start_training(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCE
     group.require_same(state.step, dtype, [*step.weights, *step.ema_weights, *step.optimizer.state().values()])
     return TrainingLoop(recipe, run, group, tokenizers, prepared, resampled, validation, step, state,
                         model_checksums["start_from"])
+
+
+def _shape(recipe: Recipe, corpus: EncodedCorpus, group: ProcessGroup, max_length: int) -> Shape:
+    """Return the shape of all batches of a training on a GPU, from the first steps of the first epoch."""
+    section = recipe.training
+    plan = plan_epoch(corpus, section.batch_tokens, section.accumulation, recipe.seed, epoch=0)
+    computed = (dict(group.of_all_ranks(corpus, step)).values() for step in islice(plan, SHAPE_STEPS))
+    return Shape.for_plan(corpus, computed, max_length)
 
 
 def _prepare(text: TrainingText, tokenizers: Tokenizers, run: Path, group: ProcessGroup) -> Prepared:

@@ -97,18 +97,21 @@ def without_keys(name, weight):
     return weight
 
 
-def test_micro_batches_are_assigned_whole_if_there_are_enough_for_all_ranks():
+def test_micro_batches_are_assigned_whole_if_there_are_enough_for_all_ranks(make_corpus):
     micro_batches = [np.arange(first, first + 3) for first in (0, 3, 6, 9, 12)]
-    dealt = [ProcessGroup(rank, 2).micro_batches(micro_batches) for rank in range(2)]
+    corpus = make_corpus([5] * 15, [7] * 15)
+    dealt = [ProcessGroup(rank, 2).micro_batches(corpus, micro_batches) for rank in range(2)]
     assert [path for path, _ in dealt[0]] == [(0,), (2,), (4,)]
     assert [path for path, _ in dealt[1]] == [(1,), (3,)]
-    assert [path for path, _ in ProcessGroup().micro_batches(micro_batches)] == [(number,) for number in range(5)]
+    alone = ProcessGroup().micro_batches(corpus, micro_batches)
+    assert [path for path, _ in alone] == [(number,) for number in range(5)]
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 7, 13])
-def test_micro_batches_are_split_until_each_rank_has_one(size):
+def test_micro_batches_are_dealt_until_each_rank_has_one(make_corpus, size):
     micro_batches = [np.arange(6), np.arange(6, 11)]
-    dealt = [ProcessGroup(rank, size).micro_batches(micro_batches) for rank in range(size)]
+    corpus = make_corpus([3, 5, 2, 7, 11, 2, 3, 5, 7, 2, 3], [2] * 11)
+    dealt = [ProcessGroup(rank, size).micro_batches(corpus, micro_batches) for rank in range(size)]
     pairs = sorted(int(pair) for each in dealt for _, part in each for pair in part)
     assert pairs == list(range(11))
     assert sum(1 for each in dealt if each) == min(size, 11)
@@ -236,10 +239,10 @@ def test_the_least_difference_in_one_weight_is_noticed(monkeypatch, dtype, size)
 
 def test_the_clock_of_the_main_rank_decides_when_a_checkpoint_is_due(folder, monkeypatch):
     asked = []
-    monkeypatch.setattr(ProcessGroup, "maximum", lambda self, numbers: asked.append(numbers[0]) or numbers)
+    monkeypatch.setattr(ProcessGroup, "maximum", lambda self, numbers: asked.append(tuple(numbers)) or numbers)
     settings = ["training.max_steps=4", "training.checkpoint_minutes=0", "data.test={}"]
     train(load_recipe(folder / "recipe.yaml", settings), folder / "run")
-    assert asked.count(1) == 4                                  # once a step; signals ask, too, and there are none
+    assert asked.count((1, 0)) == 4                             # once a step: due, and stopped by no signal
 
 
 def test_more_processes_than_gpus_are_refused(monkeypatch):
