@@ -624,7 +624,8 @@ def test_a_refused_training_trains_nothing(recipe, folder, monkeypatch, setting)
     (folder / "blank.en").write_text("one\ntwo\n")
     with pytest.raises(UserError):
         train(recipe(setting), folder / "new")
-    assert not {"tokenizer", "prepared", "checkpoints"}.intersection(path.name for path in folder.glob("new/*"))
+    assert not {"tokenizer", "checkpoints"}.intersection(path.name for path in folder.glob("new/*"))
+    assert not list(folder.glob("new/prepared/*/source.ids")), "only what cleaning has found may be there"
 
 
 def test_a_restart_that_fails_does_not_move_the_old_run(recipe, folder, run):
