@@ -1,8 +1,10 @@
-"""Two machines for tests of `torchrun`: network namespaces with host names, addresses and /etc/hosts of their own."""
+"""Two machines for tests of `torchrun`: network namespaces with host names, addresses and /etc/hosts of their own.
+Without the rights to make these, two agents of `torchrun` on this machine stand for them."""
 
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -21,17 +23,20 @@ def ip(*arguments):
 
 
 class Machines:
-    """Two machines. spaces: their network namespaces. folder: for the outputs of the processes."""
+    """Two machines. spaces: their network namespaces; None: both are this machine. folder: for the outputs of the
+    processes. first: name of the first machine."""
 
     def __init__(self, folder, spaces):
         self.folder, self.spaces, self.started = folder, spaces, []
+        self.first = NAMES[0] if spaces else socket.gethostname()
 
     def start(self, machine, command, ranks=1, options=(), **environment):
         """Start an agent of `torchrun` with `ranks` processes on a machine, 0 or 1, which run a Python command."""
         agent = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", str(ranks),
-                 "--rdzv-backend", "c10d", "--rdzv-id", "7", "--rdzv-endpoint", f"{NAMES[0]}:{PORT}", *options]
+                 "--rdzv-backend", "c10d", "--rdzv-id", "7", "--rdzv-endpoint",
+                 f"{NAMES[0] if self.spaces else 'localhost'}:{PORT}", *options]
         inside = ["ip", "netns", "exec", self.spaces[machine], "unshare", "--uts", "sh", "-c",
-                  f'hostname {NAMES[machine]}; exec "$@"', "sh"]
+                  f'hostname {NAMES[machine]}; exec "$@"', "sh"] if self.spaces else []
         around = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
         with self.output(machine).open("ab") as output:
             process = subprocess.Popen([*inside, *agent, *map(str, command)], stdout=output, stderr=output, env=around,
@@ -57,10 +62,21 @@ class Machines:
 
 
 @contextmanager
-def two_machines(folder, loopback_names=False):
-    """Yield two machines. loopback_names: True: the own name of each means 127.0.1.1, as on Debian and Ubuntu."""
+def two_machines(folder, loopback_names=False, apart=False):
+    """Yield two machines.
+
+    loopback_names: True: the own name of each means 127.0.1.1, as on Debian and Ubuntu. apart: True if two agents on
+    this machine would not do.
+    """
     if os.geteuid() or not shutil.which("ip") or not shutil.which("unshare"):
-        pytest.skip("needs the rights to make network namespaces")
+        if apart:
+            pytest.skip("needs the rights to make network namespaces")
+        machines = Machines(folder, None)
+        try:
+            yield machines
+        finally:
+            machines.end()
+        return
     spaces = [f"s2s-{os.getpid()}-{name}" for name in NAMES]
     files = [Path("/etc/netns", space) for space in spaces]
     machines = Machines(folder, spaces)
