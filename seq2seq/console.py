@@ -7,6 +7,8 @@ one line that is updated in place.
 from __future__ import annotations
 
 import html
+import os
+import socket
 import sys
 import textwrap
 import time
@@ -31,6 +33,8 @@ FIELD_SEPARATOR = "  "
 BAR_COLUMNS = 24
 """Width of the bar in columns of the terminal. It is smaller if the figures need the room."""
 
+FIRST_RANK_SECONDS = 10
+"""Time for which a rank keeps its error back; see `print_error`."""
 NOTEBOOK_SECONDS = 0.5
 """Minimum time between two updates of the line in a notebook."""
 
@@ -41,6 +45,7 @@ def _notebook_display() -> Any:
     return sys.modules.get("IPython.display") if hasattr(shell, "kernel") else None
 
 
+_is_new: Callable[[str], bool] | None = None                                    # see `silence`
 _console = Console(stderr=_notebook_display() is None, force_jupyter=False, highlight=False, emoji=False)
 
 
@@ -81,8 +86,31 @@ def print_message(message: str) -> None:
 
 
 def warn(message: str) -> None:
-    """Print a warning on standard error, above the progress bar if there is one."""
-    print_text(f"warning: {message}", "yellow")
+    """Print a warning of any rank on standard error, above the progress bar if there is one."""
+    _print_of_rank(f"warning: {message}", "yellow")
+
+
+def print_error(message: str, once: bool = True) -> None:
+    """Print the error that ends a command, of any rank, on standard error.
+
+    A rank that is not connected to the others waits first: if the first rank of its machine has the same error,
+    `torchrun` ends this rank meanwhile, and the error is printed once.
+
+    once: False: print it at once, whether another rank has printed it or not.
+    """
+    if once and is_silent() and _is_new is None and os.environ.get("LOCAL_RANK", "0") != "0":
+        time.sleep(FIRST_RANK_SECONDS)
+    _print_of_rank(message, once=once)
+
+
+def _print_of_rank(message: str, style: str = "", once: bool = True) -> None:
+    """Print a message, which another rank than the main rank begins with its name. There, it is written at once, so
+    that no other process can break the line, and only if no rank has printed it before."""
+    new = not once or _is_new is None or _is_new(message)
+    if not is_silent():
+        print_text(message, style)
+    elif new:
+        os.write(2, f"{name_of_rank()}: {escape_control_characters(message)}\n".encode())
 
 
 @contextmanager
@@ -270,11 +298,21 @@ def _escaped(text: str) -> str:
     return html.escape(escape_control_characters(text))
 
 
-def silence(quiet: bool = True) -> None:
-    """Suppress all later messages of this rank, because the main rank prints the same messages. False: print again."""
-    _console.quiet = quiet
+def silence(quiet: bool = True, is_new: Callable[[str], bool] | None = None) -> None:
+    """Suppress all later messages of this rank but warnings and errors, because the main rank prints the same messages.
+    False: print all again.
+
+    is_new: returns False for a warning or an error that another rank has had; None: the ranks are not connected.
+    """
+    global _is_new
+    _console.quiet, _is_new = quiet, is_new
 
 
 def is_silent() -> bool:
     """Return True if `silence` was called in this process, as in all ranks except the main rank."""
     return _console.quiet
+
+
+def name_of_rank() -> str:
+    """Return the name of this process of `torchrun` for messages."""
+    return f"process {os.environ.get('RANK', 0)} on {socket.gethostname()}"

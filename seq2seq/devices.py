@@ -78,6 +78,16 @@ def _default_threads() -> int:
     """Return the value of OMP_NUM_THREADS, or else the number of processor cores that this process may use."""
     if match := re.match(r"\s*\+?0*([1-9]\d*)\s*(,|$)", os.environ.get("OMP_NUM_THREADS", "")):
         return min(int(match[1]), MAX_THREADS)
+    return _cores()
+
+
+def available_cores() -> int:
+    """Return the number of processor cores that this process may use, whatever OMP_NUM_THREADS is: `torchrun` sets it
+    to 1, and all other processes wait while one prepares text."""
+    return min(_cores(), cpus_of_container() or MAX_THREADS)
+
+
+def _cores() -> int:
     if not hasattr(os, "sched_getaffinity"):            # not Linux
         return os.cpu_count() or 1
     cpus = os.sched_getaffinity(0)

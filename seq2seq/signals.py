@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -14,6 +16,10 @@ Item = TypeVar("Item")
 
 SIGKILL: signal.Signals = getattr(signal, "SIGKILL", signal.SIGTERM)
 """Signal that ends a process immediately. On Windows, which has no SIGKILL, this is SIGTERM."""
+
+
+TICK_SECONDS = 0.5
+"""Interval after a stop signal at which it is checked again whether the process waits."""
 
 
 class Stopped(Exception):
@@ -36,13 +42,14 @@ class StopRequest:
     """Request to stop.
 
     number: number of the signal; None until a signal arrives. message: text of the exception Stopped.
-    waiting: True while `interruptible` waits for the next item. A signal then raises Stopped immediately.
+    waits: True if `interruptible` is used. waiting: True while it waits for the next item. A signal then raises Stopped
+        immediately.
     """
 
     def __init__(self, message: str = "") -> None:
         self.number: int | None = None
         self.message = message
-        self.waiting = False
+        self.waits = self.waiting = False
 
     def raise_if_requested(self) -> None:
         """Raise Stopped if a signal has arrived. Call this only after saving."""
@@ -51,7 +58,7 @@ class StopRequest:
 
     def interruptible(self, items: Iterable[Item]) -> Iterator[Item]:
         """Yield the items. A signal that arrives during the wait for the next item raises Stopped immediately."""
-        iterator = iter(items)
+        iterator, self.waits = iter(items), True
         while True:
             self.waiting = True
             try:
@@ -80,12 +87,16 @@ def stopping_by_signal(finishing: str = "this step and saving", message: str = "
             So saved files must be intact at any time. 0: no limit. On Windows, there is never a limit.
     """
     request = StopRequest(message)
+    ends = math.inf
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         if request.number is not None and exit_on_second:
             os._exit(128 + number)
+        nonlocal ends
         if request.number is None:
-            _set_timer(max_seconds)
+            ends = time.monotonic() + (max_seconds or math.inf)
+            # Not in a training, whose libraries might not bear interrupted system calls.
+            _set_timer(TICK_SECONDS if request.waits or max_seconds else 0)
         request.number = number
         if request.waiting:
             request.raise_if_requested()
@@ -94,9 +105,14 @@ def stopping_by_signal(finishing: str = "this step and saving", message: str = "
         if finishing:
             os.write(2, f"\nfinishing {finishing}{hint}\n".encode())
 
+    def on_timer(number: int, frame: FrameType | None) -> None:
+        # A signal that arrives just before the process begins to wait for the next item does not end this wait.
+        if request.waiting or time.monotonic() >= ends:
+            request.raise_if_requested()
+
     previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     if sys.platform != "win32":
-        previous[signal.SIGALRM] = signal.signal(signal.SIGALRM, lambda number, frame: request.raise_if_requested())
+        previous[signal.SIGALRM] = signal.signal(signal.SIGALRM, on_timer)
     try:
         yield request
     finally:
@@ -115,6 +131,6 @@ def stopping_by_ctrl_c() -> Iterator[None]:
 
 
 def _set_timer(seconds: float) -> None:
-    """Send SIGALRM to this process after some seconds; 0: never. On Windows, which has no such timer, do nothing."""
+    """Send SIGALRM to this process every few seconds; 0: never. On Windows, which has no such timer, do nothing."""
     if sys.platform != "win32":
-        signal.setitimer(signal.ITIMER_REAL, seconds)
+        signal.setitimer(signal.ITIMER_REAL, seconds, seconds)

@@ -34,11 +34,11 @@ from seq2seq.training.validation import Validation
 # the first group; while it stays in one, another rank is killed. All ranks call the functions of the second group.
 MAIN_RANK_PHASES = {
     "tokenizer training": (run, "train_or_load_tokenizers", 1), "preparation": (run, "prepare", 1),
-    "saving a checkpoint": (loop, "save_checkpoint", 2),
+    "saving a checkpoint": (loop, "save_checkpoint", 2), "averaging": (loop, "average_intact", 1),
 }
 COMMON_PHASES = {
     "first step": (loop.TrainingLoop, "update", 1), "middle of training": (loop.TrainingLoop, "update", 8),
-    "validation": (Validation, "measure", 2), "averaging": (loop, "average_intact", 1),
+    "validation": (Validation, "measure", 2),
     "final test": (run, "evaluate_tests", 1),
 }
 PHASES = MAIN_RANK_PHASES | COMMON_PHASES

@@ -38,6 +38,7 @@ from seq2seq.storage.checkpoints import MODEL, STATE, best_bundle, list_checkpoi
 from seq2seq.storage.directories import METADATA
 from seq2seq.storage.run_directory import LOG_FILE
 from seq2seq.training import synthetic_text
+from seq2seq.training.clock import PHASES
 from seq2seq.training.loop import TrainingLoop
 from seq2seq.translation import sources
 from seq2seq.translation.translator import Translator
@@ -48,7 +49,7 @@ CALLS = {"fsync": (os, "fsync"), "replace": (os, "replace"), "rename": (os, "ren
 BLOCK_LINES = 7
 """Number of lines that are translated between two commits."""
 # Keys of log records and train states that depend on the clock, or on the steps at which checkpoints were saved.
-TIME_DEPENDENT_KEYS = ("seconds", "tokens_per_second", "candidate_step", "good_step")
+TIME_DEPENDENT_KEYS = ("seconds", "tokens_per_second", *PHASES, "candidate_step", "good_step")
 
 TRAINING = RECIPE.replace("vocab_size: auto", "vocab_size: auto, subword_sampling: 0.1").replace(
     "  max_steps: 11", "  max_steps: 17\n  accumulation: 2\n  checkpoint_minutes: 0\n  average: {kind: best, count: 2}")

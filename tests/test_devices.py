@@ -113,6 +113,15 @@ def test_the_default_number_of_threads_is_that_of_openmp_or_one_per_core(monkeyp
     assert found == expected if expected else 1 <= found <= os.cpu_count()
 
 
+def test_the_number_of_cores_for_preparing_text_does_not_depend_on_the_threads_of_torchrun(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(devices, "cpus_of_container", lambda: None)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {1001, 1002, 1003}, raising=False)
+    assert devices.available_cores() == 3
+    monkeypatch.setattr(devices, "cpus_of_container", lambda: 2)
+    assert devices.available_cores() == 2
+
+
 def in_new_process(program):
     """Run a program in a process that has not imported torch."""
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120, env=os.environ | {"OMP_NUM_THREADS": "2"})

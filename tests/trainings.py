@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from seq2seq.storage.checkpoints import newest_checkpoint
+from seq2seq.training.clock import PHASES
 from seq2seq.training.loop import TrainingLoop
 from seq2seq.training.run import start_training
 
@@ -21,6 +22,10 @@ if "EXPLODES" in os.environ:
     loop.TrainingLoop._learning_rate = lambda self, number: rate(self, number) * (
         1e5 if number >= 8 and self.state.rate_factor == 1 else 1)
 """
+
+
+TIME_DEPENDENT_KEYS = ("seconds", "tokens_per_second", *PHASES)
+"""Keys of log records that depend on the clock."""
 
 
 class NoTensorBoard:
@@ -81,7 +86,7 @@ def same(first, second):
 def logged(run):
     """Return the records of the log without the values that depend on the clock."""
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in record.items() if key not in ("seconds", "tokens_per_second")}
+    return [{key: value for key, value in record.items() if key not in TIME_DEPENDENT_KEYS}
             for record in records]
 
 

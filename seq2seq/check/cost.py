@@ -10,7 +10,7 @@ import numpy as np
 
 from seq2seq.check.results import Report
 from seq2seq.data.batching import EncodedCorpus, EncodedSide
-from seq2seq.data.epoch_plan import draw_steps
+from seq2seq.data.epoch_plan import plan_epoch
 from seq2seq.data.preparation import TrainingText, pair_repetitions
 from seq2seq.errors import CorpusError, UserError
 from seq2seq.recipe import Recipe
@@ -86,6 +86,8 @@ def estimate_model(recipe: Recipe, report: Report) -> None:
     # Bytes per parameter: 16 for the fp32 weight, its gradient and Adam's two moments; 4 for the exponential moving
     # average of the weight; 4 for the copies of weight and gradient in bf16 or fp16.
     bytes_each = 16 + (4 if recipe.training.ema_decay else 0) + (4 if precision != "fp32" else 0)
+    if device == "cpu":                                 # the copy that is written as a checkpoint; a GPU has none
+        bytes_each += 12 + (4 if recipe.training.ema_decay else 0)
     # Each weight takes part in one multiplication for each token that passes through its layer.
     layers = list(model.named_parameters(remove_duplicate=False))
     encoder = sum(weight.numel() for name, weight in layers if name.startswith("encoder."))
@@ -114,7 +116,7 @@ def estimate_training(text: TrainingText, lengths: Sequence[Mapping[str, Sequenc
     tokens = {side: round(float(values.sum() if seen is None else values @ seen))
               for side, values in zip(sides, side_lengths, strict=True)}
     corpus = EncodedCorpus(_side_without_ids(side_lengths[0]), _side_without_ids(side_lengths[-1]), seen)
-    steps = sum(1 for _ in draw_steps(corpus, section.batch_tokens, recipe.seed, 0))
+    steps = len(plan_epoch(corpus, section.batch_tokens, section.accumulation, recipe.seed, epoch=0))
     report.training = {**{f"{side}_tokens": count for side, count in tokens.items()}, "steps_per_epoch": steps,
                        "max_steps": section.max_steps, "epochs": section.max_steps / max(1, steps)}
 

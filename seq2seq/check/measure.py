@@ -58,9 +58,10 @@ def measure(text: TrainingText, tokenizers: Tokenizers, report: Report, translat
     recipe = text.recipe
     free = free_memory(choose_device(recipe.training.device))
     if free is not None and report.model["bytes_in_training"] > free:
-        report.warnings.append(f"weights, gradients and optimizer need {report.model['bytes_in_training'] / 1e9:,.1f} "
-                               f"GB, but only {free / 1e9:,.1f} GB of memory are free, so no step was run. Free some "
-                               "memory, or choose a smaller model.")
+        needed = report.model["bytes_in_training"]
+        report.warnings.append(f"weights, gradients, optimizer and checkpoint need {needed / 1e9:,.1f} GB, but only "
+                               f"{free / 1e9:,.1f} GB of memory are free, so no step was run. Free some memory, or "
+                               "choose a smaller model.")
         return
     configure_process(recipe.training.threads)
     first_pairs = replace(text, corpora=tuple(

@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import importlib.metadata
 import io
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -37,6 +38,7 @@ from seq2seq.cli import (
     generate,
     import_,
     init,
+    prepare,
     report,
     rescore,
     score,
@@ -56,8 +58,8 @@ from seq2seq.translation.text_io import OutputClosed
 # name that is too long.
 FILE_SYSTEM_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
 # The subcommands, in the order of the help.
-COMMANDS = (init, check, train, adapt, translate, serve, generate, score, rescore, evaluate, compare, tune, report,
-            align, attention, average, shortlist, import_, export)
+COMMANDS = (init, check, prepare, train, adapt, translate, serve, generate, score, rescore, evaluate, compare, tune,
+            report, align, attention, average, shortlist, import_, export)
 
 # Packages that translation in int8 or fp32 on a CPU does not need (runtime.txt lacks them), and some other commands do.
 PACKAGES_OF_SOME_COMMANDS = ("torch", "datasets", "pyarrow", "tensorboard")
@@ -120,16 +122,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # On Windows, a file or pipe has the encoding of the country by default, which lacks most characters.
     if sys.platform == "win32" and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
+    console.silence(int(os.environ.get("WORLD_SIZE", 1)) > 1 and int(os.environ.get("RANK", 0)) > 0)
+    try:
+        return _run(words)
+    finally:
+        console.silence(False)
+
+
+def _run(words: Sequence[str]) -> int:
+    """Run a command, print its error if it has one, and return its exit code."""
     try:
         return application(words)(args=words, prog_name="seq2seq", standalone_mode=False) or 0
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except UserError as error:
-        console.print_text(str(error))
+        console.print_error(str(error))
         return 2
     except Stopped as error:
         if str(error):
-            console.print_text(str(error))
+            console.print_message(str(error))
         return error.exit_code
     except KeyboardInterrupt:
         return 130
@@ -141,18 +152,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, OSError) and error.errno in FILE_SYSTEM_ERRORS:
             message = (f"{error.filename or 'A file'}: {error.strerror}. Free disk space, check the permissions, or "
                        "choose a shorter name, and run the command again.")
-            console.print_text(message)
+            console.print_error(message)
             return 2
         if isinstance(error, ModuleNotFoundError) and error.name in PACKAGES_OF_SOME_COMMANDS:
-            console.print_text(f"This needs the package {error.name}, which is missing. To install it: pip install "
+            console.print_error(f"This needs the package {error.name}, which is missing. To install it: pip install "
                                f"{error.name}")
             return 2
         if is_out_of_memory(error):
-            console.print_text(f"Out of memory ({type(error).__name__}). Saved files are intact. Use a smaller model "
+            console.print_error(f"Out of memory ({type(error).__name__}). Saved files are intact. Use a smaller model "
                                "or smaller batches (training.batch_tokens, decoding.batch_tokens).")
             return 2
         traceback.print_exc()
-        console.print_text("\nThis is a bug in seq2seq. Please report it with the lines above.")
+        console.print_message("")
+        console.print_error("This is a bug in seq2seq. Please report it with the lines above.")
         return 1
 
 
@@ -162,5 +174,5 @@ def _refuse_command_line(error: Any) -> int:
     if message := error.format_message():                               # empty after the help of `seq2seq` alone
         context = getattr(error, "ctx", None)
         help_of = "" if context is None else f"\n{context.command_path} -h lists arguments and options."
-        console.print_text(f"{message.replace('Value error, ', '')}{help_of}")
+        console.print_error(f"{message.replace('Value error, ', '')}{help_of}")
     return 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 from typing import Annotated
@@ -31,6 +32,9 @@ def train(
     threads: options.TrainingThreads = None,
 ) -> None:
     """Train the recipe's model, or resume its training, and evaluate it on the recipe's test sets."""
+    if restart and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)):
+        raise UserError("--restart would begin the training anew at each restart by torchrun. Leave it out, and "
+                        "rename the old run yourself; or let torchrun restart nothing.")
     loaded = load_recipe(recipe, settings, device=device, precision=precision, threads=threads)
     run = require_run_directory(run_dir or default_run(loaded))
     from seq2seq.storage.locks import HOLDER

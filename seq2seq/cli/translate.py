@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import socket
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -61,9 +59,6 @@ if TYPE_CHECKING:
 
 TORCHRUN_STOP_SECONDS = 15
 """Under `torchrun`, maximum time from a stop signal to the end of the command. `torchrun` kills it after 30 seconds."""
-MAIN_RANK_SECONDS = 10
-"""Time for which another rank than rank 0 keeps its error back. If rank 0 has the same error, `torchrun` ends the other
-ranks in this time, so that the error is printed once."""
 BLOCK_LINES = 8192
 """Maximum number of lines per worker in a block. After a stop signal, the command finishes the block and ends."""
 
@@ -82,24 +77,6 @@ EXAMPLES = ("seq2seq translate runs/multi30k_de_en < test.de > test.en",
             "seq2seq translate model    # then type sentences")
 
 
-@contextmanager
-def _as_rank() -> Iterator[None]:
-    """In the ranks of `torchrun` other than rank 0, print no messages, name the process in its error, and raise the
-    error after a while (see `MAIN_RANK_SECONDS`)."""
-    rank = int(os.environ.get("RANK", 0))
-    console.silence(rank > 0)
-    try:
-        yield
-    except UserError as error:
-        if not rank:
-            raise
-        time.sleep(MAIN_RANK_SECONDS)
-        raise UserError(f"process {rank} on {socket.gethostname()}: {error}") from error
-    finally:
-        console.silence(False)
-
-
-@_as_rank()
 def translate(
     model: options.Model,
     input: Annotated[Path | None, typer.Argument(
@@ -280,10 +257,8 @@ def _translate_blocks(translate_block: Callable[..., list[list[Translation]]],
             found = translate_block([source for _, source in block], progress=advance)
             translated = [(line, n_best) for (line, _), n_best in zip(block, found, strict=True)]
             write(translated)
-            console.silence(False)                                              # each rank warns about its own lines
             for line, n_best in translated:
                 warnings.check(line, n_best)
-            console.silence(unfinished.rank > 0)
             stop.raise_if_requested()
             advance(unfinished.skipped_lines - skipped)
             skipped = unfinished.skipped_lines

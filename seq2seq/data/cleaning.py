@@ -47,18 +47,16 @@ def clean(pairs: Iterable[Pair], cleaning: Cleaning, counts: Counts, sides: int 
             Only a pair whose hash has the value True has duplicates.
     """
     seen = {} if seen is None else seen
-    statistics, read = _compute_statistics(_normalized(pairs, cleaning, normalize), cleaning, sides, languages)
-    for number, source, target, damaged in read:
-        reason = (_drop_reason((source.text, target)[-sides:], cleaning, damaged)
-                  or statistics.drop_reason(source.text, target))
-        if reason is None and cleaning.remove_duplicates:
+    filters, pairs = PairFilters.for_corpus(pairs, cleaning, sides, languages, normalize)
+    for number, source, target in filters.passing(pairs, counts):
+        if cleaning.remove_duplicates:
             digest = pair_digest(languages, source, target)
-            reason = "duplicate" if seen.get(digest) else None
+            repeated = seen.get(digest)
             seen[digest] = True
-        if reason is None:
-            yield number, source, target
-        else:
-            counts.count_dropped(reason, number)
+            if repeated:
+                counts.count_dropped("duplicate", number)
+                continue
+        yield number, source, target
 
 
 def pair_digest(languages: Languages | None, source: Source, target: str) -> bytes:
@@ -66,17 +64,6 @@ def pair_digest(languages: Languages | None, source: Source, target: str) -> byt
     codes = languages.codes if languages else ()
     text = "\n".join((*codes, source.language, source.tag or "", source.text, target))
     return hashlib.blake2b(text.encode(), digest_size=8).digest()
-
-
-_Read = tuple[int, Source, str, bool]
-"""Pair with its texts as the model sees them, and True if one of its texts was damaged before."""
-
-
-def _normalized(pairs: Iterable[Pair], cleaning: Cleaning, normalize: Sequence[Normalize]) -> Iterator[_Read]:
-    for number, source, target in pairs:
-        damaged = cleaning.remove_damaged and (is_damaged(source.text) or is_damaged(target))
-        text = normalize[0](source.text)
-        yield number, source if text == source.text else replace(source, text=text), normalize[1](target), damaged
 
 
 @dataclass(frozen=True)
@@ -99,21 +86,54 @@ class _Statistics:
         return None
 
 
-def _compute_statistics(pairs: Iterator[_Read], cleaning: Cleaning, sides: int, languages: Languages | None
-                        ) -> tuple[_Statistics, Iterable[_Read]]:
-    """Return (statistics of the first STATISTICS_PAIRS pairs, all pairs). Unneeded statistics are None."""
-    detector = LanguageDetector(languages) if cleaning.language == "lingua" and languages else None
-    if sides == 1 or (cleaning.max_length_deviation is None and cleaning.language != "sides"):
-        return _Statistics(languages=detector), pairs
-    first = list(islice(pairs, STATISTICS_PAIRS))
-    kept = [(source.text, target) for _, source, target, damaged in first
-            if _drop_reason((source.text, target), cleaning, damaged) is None]
-    lengths = None
-    if cleaning.max_length_deviation is not None:
-        lengths = LengthModel.learn((len(source), len(target)) for source, target in kept)
-    statistics = _Statistics(lengths, cleaning.max_length_deviation or 0.0,
-                             SideLanguages(kept) if cleaning.language == "sides" else detector)
-    return statistics, chain(first, pairs)
+@dataclass(frozen=True)
+class PairFilters:
+    """Filters of a corpus, except that of duplicates. Each pair is judged for itself, so processes can share a corpus.
+
+    statistics: of the first STATISTICS_PAIRS pairs. Other fields: see `clean`.
+    """
+
+    cleaning: Cleaning
+    sides: int
+    normalize: Sequence[Normalize]
+    statistics: _Statistics
+
+    @staticmethod
+    def for_corpus(pairs: Iterable[Pair], cleaning: Cleaning, sides: int, languages: Languages | None,
+                   normalize: Sequence[Normalize]) -> tuple[PairFilters, Iterable[Pair]]:
+        """Return (the filters of a corpus, all its pairs). Statistics that are not needed are None."""
+        detector = LanguageDetector(languages) if cleaning.language == "lingua" and languages else None
+        filters = PairFilters(cleaning, sides, normalize, _Statistics())
+        if sides == 1 or (cleaning.max_length_deviation is None and cleaning.language != "sides"):
+            return replace(filters, statistics=_Statistics(languages=detector)), pairs
+        iterator = iter(pairs)
+        first = list(islice(iterator, STATISTICS_PAIRS))
+        kept = [(source.text, target) for _, source, target in filters.passing(first, Counts())]
+        lengths = None
+        if cleaning.max_length_deviation is not None:
+            lengths = LengthModel.learn((len(source), len(target)) for source, target in kept)
+        statistics = _Statistics(lengths, cleaning.max_length_deviation or 0.0,
+                                 SideLanguages(kept) if cleaning.language == "sides" else detector)
+        return replace(filters, statistics=statistics), chain(first, iterator)
+
+    def passing(self, pairs: Iterable[Pair], counts: Counts) -> Iterator[Pair]:
+        """Yield the pairs that pass, as the model sees them. The others are counted in `counts`."""
+        cleaning = self.cleaning
+        for number, source, target in pairs:
+            damaged = cleaning.remove_damaged and (is_damaged(source.text) or is_damaged(target))
+            source, target = normalized_pair(source, target, self.normalize)
+            reason = (_drop_reason((source.text, target)[-self.sides:], cleaning, damaged)
+                      or self.statistics.drop_reason(source.text, target))
+            if reason is None:
+                yield number, source, target
+            else:
+                counts.count_dropped(reason, number)
+
+
+def normalized_pair(source: Source, target: str, normalize: Sequence[Normalize]) -> tuple[Source, str]:
+    """Return a pair as the model sees it."""
+    text = normalize[0](source.text)
+    return source if text == source.text else replace(source, text=text), normalize[1](target)
 
 
 def _drop_reason(texts: Sequence[str], cleaning: Cleaning, damaged: bool) -> str | None:

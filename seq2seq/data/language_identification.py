@@ -97,6 +97,7 @@ class LanguageDetector:
                             "pip install lingua-language-detector")
         import lingua
 
+        self._languages = languages
         codes = lingua_languages()
         self._expected: list[Any] = []
         for code in (languages.source, languages.target):
@@ -106,6 +107,9 @@ class LanguageDetector:
                                 "languages. data.cleaning.language: sides learns both languages from the text instead.")
             self._expected.append(codes.get(short))
         self._detector = lingua.LanguageDetectorBuilder.from_all_languages().build()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LanguageDetector, (self._languages,)                             # lingua's models cannot be pickled
 
     def wrong(self, source: str, target: str) -> dict[str, str]:
         """Return the language code of each side, `source` or `target`, that is certainly in a wrong language."""

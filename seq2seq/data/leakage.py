@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from seq2seq import console
-from seq2seq.data.corpus import Pair, read_pairs
+from seq2seq.data.block_processes import BlockProcesses
+from seq2seq.data.corpus import Pair, read_pairs, text_checksums
+from seq2seq.data.kept_pairs import TextBlock, text_blocks, total_lines
+from seq2seq.files import parse_json
 from seq2seq.languages import main_language
 from seq2seq.recipe import Corpus, Recipe
+from seq2seq.storage.atomic import make_directories, replace_file
+from seq2seq.storage.directories import as_json, digest
 from seq2seq.tokenizers.canonical_text import canonical
 
+OVERLAP = "held_out.json"
 EXAMPLES = 3
 """Maximum number of examples of each kind."""
 MAX_SHARE = 0.01
@@ -86,6 +96,19 @@ class HeldOutText:
                         self._exact.add(exact[kind])
             yield number, source, target
 
+    def found_in(self, spec: Corpus, block: TextBlock) -> tuple[int, dict[Unit, str], set[Unit]]:
+        """Look for the held-out sentences in a block of a training corpus, for `add_found` in another process. Return
+        the number of pairs of the block as well."""
+        searched = copy(self)
+        searched._found, searched._exact = {}, set()
+        pairs = sum(1 for _ in searched.watch(spec, block.pairs()))
+        return pairs, searched._found, searched._exact
+
+    def add_found(self, found: Mapping[Unit, str], exact: Set[Unit]) -> None:
+        """Add the result of `found_in` for the next block."""
+        self._found = {**found, **self._found}
+        self._exact |= exact
+
     def shared(self, key: str) -> dict[str, Shared]:
         """Return the lines of a set found, by kind: `source`, `target`, `pair`; `text` of a language model."""
         languages, lines = self._sets[key]
@@ -116,21 +139,47 @@ def _counts(key: str, found: Mapping[str, Shared]) -> str:
     return f"{key}: {', '.join(counts)} also occur in train"
 
 
-def warn_about_overlap(recipe: Recipe, corpora: Iterable[Corpus]) -> None:
-    """Print how many lines of each validation and test set also occur in these training corpora; many are a warning."""
+def warn_about_overlap(recipe: Recipe, corpora: Sequence[Corpus], directory: Path) -> None:
+    """Print how many lines of each validation and test set also occur in these training corpora; many are a warning.
+
+    directory: the result is stored there, and used again until a text changes.
+    """
+    specs = [*recipe.data.held_out().items(), *(("train", spec) for spec in corpora)]
+    key = digest({"texts": [[key, spec.model_dump(), recipe.languages_of(spec).codes,
+                             text_checksums(spec, recipe.data_directory) if spec.paths else []]
+                            for key, spec in specs]})
+    stored: dict[str, Any] = {}
+    with suppress(OSError, ValueError, AttributeError):
+        found = parse_json((directory / OVERLAP).read_bytes())
+        stored = found if found.get("key") == key else {}
+    if not stored:
+        stored = {"key": key, "messages": list(_messages(recipe, corpora))}
+        make_directories(directory)
+        replace_file(directory / OVERLAP, as_json(stored))
+    for message, is_warning in stored["messages"]:
+        (console.warn if is_warning else console.print_message)(message)
+
+
+def _messages(recipe: Recipe, corpora: Sequence[Corpus]) -> Iterator[tuple[str, bool]]:
+    """Yield a message about each validation or test set of which lines occur in train, and True if it is a warning."""
     text = HeldOutText(recipe)
     for key, spec in recipe.data.held_out().items():
         for _ in text.add(key, spec, read_pairs(recipe, spec, context=0)):
             pass
-    watched = (pair for spec in corpora for pair in text.watch(spec, read_pairs(recipe, spec, context=0)))
-    for _ in console.with_progress("looking for held-out sentences in train", watched, "pairs"):
-        pass
+    total = total_lines(recipe, corpora)
+    with (BlockProcesses(recipe.training.threads) as processes,
+          console.progress("looking for held-out sentences in train", total, unit="pairs") as advance):
+        for spec in corpora:
+            for pairs, found, exact in processes.map(partial(text.found_in, spec), text_blocks(
+                    read_pairs(recipe, spec, context=0))):
+                text.add_found(found, exact)
+                advance(pairs)
     for key in recipe.data.held_out():
-        found = text.shared(key)
-        if warning := overlap_warning(key, found):
-            console.warn(warning)
-        elif any(shared.lines for shared in found.values()):
-            console.print_message(_counts(key, found))
+        shared = text.shared(key)
+        if warning := overlap_warning(key, shared):
+            yield warning, True
+        elif any(each.lines for each in shared.values()):
+            yield _counts(key, shared), False
 
 
 def _languages(recipe: Recipe, spec: Corpus) -> list[str]:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 from seq2seq.data.aligned_phrases import tags, terms
 from seq2seq.data.alignment_links import Link
@@ -73,6 +74,9 @@ MODIFIERS: dict[str, Callable[[SentencePair, Random], Texts]] = {
     "placeholders": placeholders, "noise": noise, "terms": terms}
 """Modifier for each key of `data.augmentation`."""
 
+LINKED = {"tags", "terms"}
+"""Modifiers that need word links."""
+
 Links = Callable[[int], list[Link]]
 """Function that returns the word links of a training pair, given the index of the pair in the training corpus."""
 
@@ -81,13 +85,21 @@ class PairAugmenter:
     """Changes pairs of a training corpus. The change of a pair depends only on (seed, epoch, index of the pair)."""
 
     def __init__(self, section: Augmentation, languages: tuple[str, str], seed: int, links: Links | None = None,
-                 aligner: Callable[[], WordAligner] | None = None) -> None:
-        """links: see `Links`. aligner: function that returns a word aligner. If `links` is None, it is called once,
-        when a modifier first needs links."""
+                 aligner: Callable[..., WordAligner] | None = None) -> None:
+        """links: see `Links`. aligner: function that returns a word aligner. If `links` is None and a modifier needs
+        links, `align` calls it once."""
         self.languages, self.seed, self._links, self._make_aligner = languages, seed, links, aligner
         self._aligner: WordAligner | None = None
         shares = section.model_dump()
         self.shares = {name: shares[name] for name in MODIFIERS if shares[name]}
+
+    def align(self, *arguments: Any) -> None:
+        """Make the word aligner if it is needed and missing. arguments: those of the function `aligner`."""
+        if self._links is None and self._aligner is None and self._make_aligner and not LINKED.isdisjoint(self.shares):
+            self._aligner = self._make_aligner(*arguments)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_make_aligner": None}                          # for other processes, after `align`
 
     def augment(self, epoch: int, index: int, source: Source, target: str) -> tuple[Source, str, str]:
         """Return a pair in this epoch: (source, target, key of the modifier that changed the pair, or "" if unchanged).
@@ -118,9 +130,7 @@ class PairAugmenter:
         if self._links is not None:
             return self._links(index)
         if self._aligner is None:
-            if self._make_aligner is None:
-                return []
-            self._aligner = self._make_aligner()
+            return []
         return self._aligner.links(*(words_of(text, language)
                                      for text, language in zip((source, target), self.languages, strict=True)))
 

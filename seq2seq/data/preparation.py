@@ -11,22 +11,25 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations, compress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from seq2seq import console
 from seq2seq.data.batching import EncodedCorpus, EncodedSide
-from seq2seq.data.cleaning import clean
+from seq2seq.data.block_processes import BlockProcesses
+from seq2seq.data.cleaning import clean, normalized_pair
 from seq2seq.data.corpus import Counts, Pair, read_pairs, text_checksums
+from seq2seq.data.kept_pairs import KeptPairs, TextBlock, find_kept_pairs
 from seq2seq.data.modifiers import NOISE_CHARACTERS
 from seq2seq.data.parallel_text import blocks
 from seq2seq.errors import CheckpointError, CorpusError, TokenizerError
-from seq2seq.files import parse_json
+from seq2seq.files import parse_json, sha256_of
 from seq2seq.languages import same_code
 from seq2seq.recipe import KEYS_WITHOUT_EFFECT, Corpus, Recipe
 from seq2seq.recipe.task import TRANSLATION
-from seq2seq.storage.atomic import delete, new_directory
+from seq2seq.storage.atomic import delete, finish_directory
 from seq2seq.storage.checkpoints import (
     bundle_metadata,
     list_checkpoints,
@@ -35,15 +38,19 @@ from seq2seq.storage.checkpoints import (
     stored_tags,
 )
 from seq2seq.storage.directories import as_json, crc32_of, digest, read_file, with_checksum
+from seq2seq.storage.growing_files import STATE, GrowingFiles
 from seq2seq.storage.tokenizer_files import checksums_of, tokenizers_of_model, tokenizers_of_run
 from seq2seq.tokenizers.canonical_text import canonical
 from seq2seq.tokenizers.context import CONTEXT_SEPARATOR, SEPARATOR_ID, parse_context, shortened
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.term_markers import TERM_MARKERS, has_term_markers
-from seq2seq.tokenizers.tokenizer import END_ID, Tokenizers, Vocabulary, train_tokenizers
+from seq2seq.tokenizers.tokenizer import END_ID, Tokenizers, Vocabulary, sample_pairs, train_tokenizers
 from seq2seq.tokenizers.vocabulary import as_line
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+PREPARED, KEPT = "prepared", "kept"
+"""Directory of prepared text in a run; and beginning of the names of directories in it, which are deleted when the text
+is prepared (see `kept_pairs`)."""
 BLOCK_PAIRS = 8192
 """Number of pairs that are tokenised in one call. In subword sampling, the pairs of one call share a random seed."""
 
@@ -117,7 +124,7 @@ def cleaned(spec: Corpus, recipe: Recipe, counts: Counts, seen: dict[bytes, bool
                  (tokenizers.source.normalized, tokenizers.target.normalized))
     for number, source, target in clean(pairs, recipe.data.cleaning, counts, len(spec.sides),
                                         recipe.languages_of(spec), normalize, seen):
-        yield number, replace(source, context=()) if source.context and _is_isolated(number) else source, target
+        yield number, _isolated(number, source), target
 
 
 @dataclass(frozen=True)
@@ -205,18 +212,12 @@ def _without_faulty(pairs: Iterator[Pair], faulty: Mapping[int, str], counts: Co
             yield number, source, target
 
 
-def _is_isolated(line: int) -> bool:
-    """Return True for ISOLATED_SHARE of the line numbers. They are spread evenly, and the same in every run, because
-    they are chosen by Knuth's multiplicative hash, whose multiplier is near 2 ** 32 divided by the golden ratio."""
-    return (line * 2_654_435_761) % 2**32 < 2**32 * ISOLATED_SHARE
-
-
-def training_pairs(text: TrainingText) -> Iterator[tuple[str, str]]:
-    """Yield the cleaned pairs of all training corpora as text without context, one corpus after another."""
-    seen: dict[bytes, bool] = {}
-    for spec in text.corpora:
-        for _, source, target in cleaned(spec, text.recipe, Counts(), seen):
-            yield as_line(replace(source, context=None)), target
+def _isolated(line: int, source: Source) -> Source:
+    """Return a source, for ISOLATED_SHARE of the line numbers without its context. They are spread evenly, and the same
+    in every run, because they are chosen by Knuth's multiplicative hash, whose multiplier is near 2 ** 32 divided by
+    the golden ratio."""
+    is_chosen = (line * 2_654_435_761) % 2**32 < 2**32 * ISOLATED_SHARE
+    return replace(source, context=()) if source.context and is_chosen else source
 
 
 def train_or_load_tokenizers(text: TrainingText, directory: Path, compare_text: bool = True, save: bool = True
@@ -228,7 +229,8 @@ def train_or_load_tokenizers(text: TrainingText, directory: Path, compare_text: 
     compare_text: False for a rank that does not read the training text. save: False to write no files.
     """
     state = tokenizer_text(text, directory.parent) if compare_text else ""
-    return tokenizers_of_run(directory, lambda: make_tokenizers(text), state, save)
+    parent = directory.parent / PREPARED if save else None
+    return tokenizers_of_run(directory, lambda: make_tokenizers(text, parent), state, save)
 
 
 def tokenizer_text(text: TrainingText, run: Path) -> str:
@@ -247,8 +249,12 @@ def checksums_of_files(spec: Corpus, recipe: Recipe) -> list[str]:
     return text_checksums(spec, recipe.data_directory) if spec.paths else []
 
 
-def make_tokenizers(text: TrainingText) -> Tokenizers:
-    """Return the tokenizers of a new run, without writing them."""
+def make_tokenizers(text: TrainingText, parent: Path | None = None) -> Tokenizers:
+    """Return the tokenizers of a new run, without writing them.
+
+    parent: directory of the prepared text, in which the places of the pairs that cleaning keeps remain for `prepare`;
+        None: they are not kept.
+    """
     recipe = text.recipe
     if (reused := reuse_tokenizers(recipe)) is not None:
         return reused
@@ -258,18 +264,50 @@ def make_tokenizers(text: TrainingText) -> Tokenizers:
             raise TokenizerError(f"the target languages {code} and {other} of data.train are two codes of one "
                                  "language, for which the model would get two language tokens. Write the same code in "
                                  "all `languages`.")
-    console.print_message("training the tokenizer")
-    pairs = console.with_progress("reading text for the tokenizer", training_pairs(text), "pairs")
     languages = recipe.languages.source, recipe.languages.target
     target_positions = None if recipe.task.target_is_text else recipe.model.max_positions - 1
-    tokenizers = train_tokenizers(pairs, recipe.tokenizer, recipe.seed, target_positions=target_positions,
-                                  sides=[f"{side} ({code})" for side, code in zip(SIDES, languages, strict=True)],
-                                  symbols=[*([CONTEXT_SEPARATOR] if recipe.data.context else []),
-                                           *(TERM_MARKERS if recipe.data.augmentation.terms else ())],
-                                  languages=targets if len(targets) > 1 else ())
+    with contextlib.ExitStack() as stack:
+        directory = parent or Path(stack.enter_context(TemporaryDirectory()))
+        processes = stack.enter_context(BlockProcesses(recipe.training.threads))
+        kept = kept_pairs(text, (recipe.tokenizer.is_canonical,) * 2, directory, processes)
+        tokenizers = train_tokenizers(sampled_pairs(text, kept), recipe.tokenizer, recipe.seed,
+                                      target_positions=target_positions,
+                                      sides=[f"{side} ({code})" for side, code in zip(SIDES, languages, strict=True)],
+                                      symbols=[*([CONTEXT_SEPARATOR] if recipe.data.context else []),
+                                               *(TERM_MARKERS if recipe.data.augmentation.terms else ())],
+                                      languages=targets if len(targets) > 1 else (), characters=kept.characters)
     if recipe.tokenizer.vocab_size == "auto":
         console.print_message(f"tokenizer.vocab_size: auto chose {tokenizers.sizes} for this text")
     return tokenizers
+
+
+def kept_pairs(text: TrainingText, is_canonical: tuple[bool, bool], parent: Path, processes: BlockProcesses
+               ) -> KeptPairs:
+    """Return the pairs that cleaning keeps; see `find_kept_pairs`. is_canonical: `Vocabulary.is_canonical`, by side."""
+    key = digest({"text": _content_key(text), "canonical": is_canonical})[:16]
+    normalize = tuple(canonical if each else str.strip for each in is_canonical)
+    return find_kept_pairs(text.recipe, text.corpora, normalize, parent / f"{KEPT}-{key}", processes)
+
+
+def sampled_pairs(text: TrainingText, kept: KeptPairs) -> Iterator[tuple[str, str]]:
+    """Yield the sample of the kept pairs that the tokenizer is trained on, as text without context. If corpora have
+    different weights, or a temperature, each has the share of the sample that it has of an epoch."""
+    recipe = text.recipe
+    weights, sizes, shares = [spec.weight for spec in text.corpora], np.array(kept.sizes), None
+    if recipe.data.temperature != 1 or len(set(weights)) > 1:
+        shares = (sizes * corpus_repetitions(sizes, weights, recipe.data.temperature)).tolist() if sizes.any() else None
+    chosen = np.array(kept.sample(sample_pairs(recipe.tokenizer), recipe.seed, shares), np.int64)
+    normalized = canonical if recipe.tokenizer.is_canonical else str.strip
+    begin = 0
+    with console.progress("reading text for the tokenizer", len(chosen), unit="pairs") as advance:
+        for number, (spec, size) in enumerate(zip(text.corpora, kept.sizes, strict=True)):
+            places = chosen[(chosen >= begin) & (chosen < begin + size)] - begin
+            begin += size
+            for _, source, target in kept.texts(recipe, spec, kept.rows_at(number, places)):
+                advance(1)
+                source, target = normalized_pair(source, target, (normalized, normalized))
+                yield as_line(replace(source, context=None)), target
+    console.print_message("training the tokenizer")
 
 
 def reuse_tokenizers(recipe: Recipe) -> Tokenizers | None:
@@ -309,17 +347,22 @@ def _require_language_tokens(recipe: Recipe, vocabulary: Vocabulary, model: Path
                              "tokenizer that was trained with them, or let this recipe train one.")
 
 
-def prepare(text: TrainingText, tokenizers: Tokenizers, parent: Path, threads: int, prepared: str = "") -> Prepared:
+def prepare(text: TrainingText, tokenizers: Tokenizers, parent: Path, processes: int | None = None, prepared: str = ""
+            ) -> Prepared:
     """Return the training corpora as ids, stored in a subdirectory of `parent`.
 
     The text is prepared again if the files are missing or damaged, or if the text, the cleaning or the tokenizers have
-    changed.
+    changed. An interrupted preparation goes on behind its last committed block. The files depend neither on
+    interruptions nor on the number of processes.
 
+    processes: number of processes; None: one for each core.
     prepared: name of the subdirectory if another rank has prepared the text and verified its checksums, else "".
     """
     directory = parent / (prepared or _content_key(text, tokenizers))
     if not prepared and not _is_intact(directory):
-        _write(text, tokenizers, directory, threads)
+        delete(directory)                                                       # if it is damaged
+        with BlockProcesses(processes) as pool:
+            _write(text, tokenizers, directory, pool)
     return _open(text, directory, parse_json(read_file(directory / DESCRIPTION)))
 
 
@@ -341,13 +384,14 @@ def _is_intact(directory: Path) -> bool:
     return True
 
 
-def _content_key(text: TrainingText, tokenizers: Tokenizers) -> str:
-    """Return a hash of everything that determines the prepared arrays, such as text files, cleaning and tokenizers."""
+def _content_key(text: TrainingText, tokenizers: Tokenizers | None = None) -> str:
+    """Return a hash of everything that determines the prepared arrays, such as text files, cleaning and tokenizers.
+    tokenizers: None for what does not depend on them."""
     recipe = text.recipe
     description = [
         FORMAT_VERSION,
         recipe.data.cleaning.model_dump(),
-        [tokenizers.source.fingerprint, tokenizers.target.fingerprint],
+        [tokenizers.source.fingerprint, tokenizers.target.fingerprint] if tokenizers else [],
         recipe.keeps_training_text,                                             # if True, the text is stored, too
         *([recipe.data.context] if recipe.data.context else []),
         {side: "".join(sorted(known)) for side, known in known_characters(recipe).items()},
@@ -358,30 +402,19 @@ def _content_key(text: TrainingText, tokenizers: Tokenizers) -> str:
 
 
 class SideWriter:
-    """Appends tokenised sentences of one language to a file of ids and a file of offsets."""
+    """Appends tokenised sentences of one language to a file of ids and a file of offsets, which may have some."""
 
-    def __init__(self, directory: Path, name: str, tokenizer: Vocabulary) -> None:
-        self.ids: BinaryIO = open(directory / f"{name}.ids", "wb")              # noqa: SIM115, closed by `close`
-        self.offsets: BinaryIO = open(directory / f"{name}.offsets", "wb")      # noqa: SIM115
-        self.dtype = id_type(tokenizer.vocab_size)
-        self.end = 0
-        self.digest = hashlib.sha256()
-        self.offsets.write(np.zeros(1, np.int64).tobytes())
+    def __init__(self, ids: BinaryIO, offsets: BinaryIO, vocab_size: int) -> None:
+        self.ids, self.offsets, self.dtype = ids, offsets, id_type(vocab_size)
+        self.end = ids.tell() // np.dtype(self.dtype).itemsize
+        if not offsets.tell():
+            offsets.write(np.zeros(1, np.int64).tobytes())
 
     def append(self, ids: np.ndarray, lengths: np.ndarray) -> None:
         """Append sentences. ids: (tokens,), each sentence with `</s>`. lengths: (sentences,), in tokens."""
-        data = ids.astype(self.dtype).tobytes()
-        self.ids.write(data)
+        self.ids.write(ids.astype(self.dtype).tobytes())
         self.offsets.write((self.end + np.cumsum(lengths, dtype=np.int64)).tobytes())
         self.end += len(ids)
-        self.digest.update(data)
-        self.digest.update(lengths.astype(np.int64).tobytes())
-
-    def close(self) -> str:
-        """Close the files and return the sha256 of all ids and lengths."""
-        self.ids.close()
-        self.offsets.close()
-        return self.digest.hexdigest()
 
 
 def id_type(vocab_size: int) -> type[np.unsignedinteger[Any]]:
@@ -389,52 +422,120 @@ def id_type(vocab_size: int) -> type[np.unsignedinteger[Any]]:
     return np.uint16 if vocab_size <= 2**16 else np.uint32
 
 
-def _write(text: TrainingText, tokenizers: Tokenizers, directory: Path, threads: int) -> None:
-    delete(directory)                                                           # if it is damaged
-    with new_directory(directory) as temporary:
-        _write_files(text, tokenizers, temporary, threads)
+@dataclass(frozen=True)
+class _EncodedColumns:
+    """Result of a block of kept pairs, for the files of the prepared text. numbers, ids, lengths: see `EncodedBlock`.
+
+    texts: lines of each side, in UTF-8; empty if they are not kept. characters: those of each side.
+    counts: of pairs with too many pieces.
+    """
+
+    numbers: np.ndarray
+    ids: list[np.ndarray]
+    lengths: list[np.ndarray]
+    texts: list[bytes]
+    characters: list[set[str]]
+    counts: Counts
 
 
-def _write_files(text: TrainingText, tokenizers: Tokenizers, temporary: Path, threads: int) -> None:
-    recipe = text.recipe
-    writers = [SideWriter(temporary, "source", tokenizers.source), SideWriter(temporary, "target", tokenizers.target)]
-    keep_text = recipe.keeps_training_text
+def _encoded(recipe: Recipe, tokenizers: Tokenizers, block: TextBlock) -> _EncodedColumns:
+    """Encode a block of kept pairs."""
+    normalize = tokenizers.source.normalized, tokenizers.target.normalized
+    pairs = ((number, *normalized_pair(_isolated(number, source), target, normalize))
+             for number, source, target in block.pairs())
+    counts = Counts()
+    (encoded,) = [block.within_max_pieces(recipe.data.cleaning.max_pieces, counts)
+                  for block in encoded_blocks(pairs, recipe, tokenizers)]
+    texts = [[f"{as_line(line)}\n" for line in lines] for lines in (encoded.sources, encoded.targets)
+             ] if recipe.keeps_training_text else []
+    return _EncodedColumns(
+        encoded.numbers, [ids.astype(id_type(vocabulary.vocab_size)) for ids, vocabulary in
+                          zip(encoded.ids, (tokenizers.source, tokenizers.target), strict=True)],
+        list(encoded.lengths), ["".join(lines).encode() for lines in texts],
+        [set().union(*texts) for texts in encoded.texts], counts)
+
+
+def _write(text: TrainingText, tokenizers: Tokenizers, directory: Path, processes: BlockProcesses) -> None:
+    """Write the prepared text, and delete what other preparations have left unfinished."""
+    recipe, unfinished = text.recipe, directory.with_name(f"{directory.name}-unfinished")
+    is_canonical = tokenizers.source.is_canonical, tokenizers.target.is_canonical
+    kept = kept_pairs(text, is_canonical, directory.parent, processes)
+    names = [f"{side}.{kind}" for side in SIDES for kind in ("ids", "offsets")]
+    texts = [f"{side}.txt" for side in SIDES] if recipe.keeps_training_text else []
+    with GrowingFiles(unfinished, [*names, "lines", "corpora", *texts]) as files:
+        counts, characters = _write_files(text, tokenizers, kept, files, processes)
+    for spec, of_corpus in zip(text.corpora, counts, strict=True):
+        if of_corpus.forbidden_characters:
+            console.warn(f"{spec.label}: {of_corpus.repairs()[-1]}")
     counts_by_corpus: dict[str, dict[str, Any]] = {}
     checksums: list[str] = []
-    seen: dict[bytes, bool] = {}
-    characters = known_characters(recipe)
-    total = 0
-    with contextlib.ExitStack() as stack, console.progress("tokenising", None, unit="pairs") as advance:
-        lines_file = stack.enter_context(open(temporary / "lines", "wb"))
-        corpora_file = stack.enter_context(open(temporary / "corpora", "wb"))
-        texts = [stack.enter_context(open(temporary / f"{side}.txt", "w", encoding="utf-8", newline="\n"))
-                 for side in SIDES] if keep_text else []
-        for number, spec in enumerate(text.corpora):
-            counts = Counts()
-            for block in prepared_blocks(spec, recipe, tokenizers, counts, seen, threads):
-                advance(len(block.numbers))
-                for writer, ids, lengths in zip(writers, block.ids, block.lengths, strict=True):
-                    writer.append(ids, lengths)
-                for side, side_texts in zip(SIDES, block.texts, strict=True):
-                    characters[side].update(*side_texts)
-                for file, lines in zip(texts, (map(as_line, block.sources), block.targets), strict=False):
-                    file.writelines(f"{line}\n" for line in lines)
-                lines_file.write(block.numbers.tobytes())
-                corpora_file.write(np.full(len(block.numbers), number, np.int64).tobytes())
-                total += len(block.numbers)
-            if counts.forbidden_characters:
-                console.warn(f"{spec.label}: {counts.repairs()[-1]}")
-            counts_by_corpus[unique_label(spec.label, counts_by_corpus)] = counts.to_dict()
-            checksums += text_checksums(spec, recipe.data_directory, counts)
-    fingerprint = hashlib.sha256("".join(writer.close() for writer in writers).encode()).hexdigest()
-    if not total:
+    for spec, of_corpus in zip(text.corpora, counts, strict=True):
+        counts_by_corpus[unique_label(spec.label, counts_by_corpus)] = of_corpus.to_dict()
+        checksums += text_checksums(spec, recipe.data_directory, of_corpus)
+    pairs = (unfinished / "lines").stat().st_size // 8
+    if not pairs:
+        delete(unfinished)
         raise CorpusError(f"no training pair is left after cleaning: {json.dumps(counts_by_corpus)}. "
                           "Check the files in data.train and the limits in data.cleaning.")
-    description = {"pairs": total, "counts": counts_by_corpus, "fingerprint": fingerprint, "text_sha256": checksums,
-                   "characters": {side: "".join(sorted(found)) for side, found in characters.items()},
-                   "types": [np.dtype(writer.dtype).name for writer in writers],
-                   "crc32": {path.name: crc32_of(path) for path in sorted(temporary.iterdir())}}
-    (temporary / DESCRIPTION).write_bytes(as_json(description))
+    fingerprint = hashlib.sha256("".join(sha256_of(unfinished / name) for name in names).encode()).hexdigest()
+    types = [np.dtype(id_type(vocabulary.vocab_size)).name for vocabulary in (tokenizers.source, tokenizers.target)]
+    description = {"pairs": pairs, "counts": counts_by_corpus, "fingerprint": fingerprint, "text_sha256": checksums,
+                   "characters": {side: "".join(sorted(found)) for side, found in characters.items()}, "types": types,
+                   "crc32": {path.name: crc32_of(path) for path in sorted(unfinished.iterdir()) if path.name != STATE}}
+    (unfinished / STATE).unlink()
+    finish_directory(unfinished, directory, {DESCRIPTION: as_json(description)})
+    for leftover in (*directory.parent.glob(f"{KEPT}-*"), *directory.parent.glob("*-unfinished")):
+        delete(leftover)
+
+
+def _write_files(text: TrainingText, tokenizers: Tokenizers, kept: KeptPairs, files: GrowingFiles,
+                 processes: BlockProcesses) -> tuple[list[Counts], dict[str, set[str]]]:
+    """Append the kept pairs to the files. Return the counts of all corpora, and the characters of each side.
+
+    State of the files: `corpus`, number of the corpus that is being encoded; `done`, number of its kept pairs that are;
+    `counts` of the pairs with too many pieces, by corpus; `characters` of each side.
+    """
+    recipe, state = text.recipe, files.state
+    writers = [SideWriter(files.files[f"{side}.ids"], files.files[f"{side}.offsets"], vocabulary.vocab_size)
+               for side, vocabulary in zip(SIDES, (tokenizers.source, tokenizers.target), strict=True)]
+    first, done = state.get("corpus", 0), state.get("done", 0)
+    too_long = [Counts(**counts) for counts in state.get("counts", [vars(Counts()) for _ in text.corpora])]
+    characters = {side: found | set(state.get("characters", {}).get(side, ""))
+                  for side, found in known_characters(recipe).items()}
+    encode = partial(_encoded, recipe, tokenizers)
+
+    def commit(corpus: int, done: int, now: bool = False) -> None:
+        files.commit({"corpus": corpus, "done": done, "counts": list(map(vars, too_long)),
+                      "characters": {side: "".join(sorted(found)) for side, found in characters.items()}}, now)
+
+    with console.progress("tokenising", sum(kept.sizes), sum(kept.sizes[:first]) + done, unit="pairs") as advance:
+        for number, spec in enumerate(text.corpora[first:], first):
+            pairs = kept.texts(recipe, spec, kept.rows(number, done))
+            unencoded = (TextBlock.of(0, block) for block in blocks(pairs, BLOCK_PAIRS))
+            sizes = _block_sizes(kept.sizes[number] - done)
+            for size, block in zip(sizes, processes.map(encode, unencoded), strict=True):
+                for writer, ids, lengths in zip(writers, block.ids, block.lengths, strict=True):
+                    writer.append(ids, lengths)
+                files.files["lines"].write(block.numbers.tobytes())
+                files.files["corpora"].write(np.full(len(block.numbers), number, np.int64).tobytes())
+                for side, lines in zip(SIDES, block.texts, strict=False):
+                    files.files[f"{side}.txt"].write(lines)
+                for side, found in zip(SIDES, block.characters, strict=True):
+                    characters[side] |= found
+                too_long[number].add_dropped(block.counts)
+                done += size
+                commit(number, done)
+                advance(size)
+            done = 0
+    commit(len(text.corpora), 0, now=True)
+    for counts, of_pieces in zip(kept.counts, too_long, strict=True):
+        counts.add_dropped(of_pieces)
+    return kept.counts, characters
+
+
+def _block_sizes(pairs: int) -> list[int]:
+    """Return the numbers of pairs of the blocks into which `pairs` pairs are divided."""
+    return [min(BLOCK_PAIRS, pairs - begin) for begin in range(0, pairs, BLOCK_PAIRS)]
 
 
 def known_characters(recipe: Recipe) -> dict[str, set[str]]:

@@ -7,11 +7,16 @@ model (Vogel et al. 1996, HMM-Based Word Alignment in Statistical Translation). 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from seq2seq.data.alignment_links import Link
+from seq2seq.data.block_processes import BlockProcesses
+from seq2seq.data.parallel_text import blocks
 
 MAX_CELLS = 30_000_000
 """Maximum number of cells (word, word of the other side) of the training pairs. This many cells, of 370,000 pairs of 8
@@ -24,6 +29,8 @@ BLOCK_CELLS = 1 << 20
 """Approximate maximum number of cells that one NumPy call processes."""
 MAX_JUMP = 10
 """Largest distance between consecutive links that has a weight of its own. Longer distances use this weight, too."""
+BLOCK_PAIRS = 8192
+"""Number of pairs whose words a process counts at a time."""
 EMPTY = 0.2
 """Probability that a word is linked to the empty word (Och and Ney 2003)."""
 TINY = 1e-300
@@ -42,16 +49,45 @@ Words = Sequence[str]
 class WordAligner:
     """Word aligner: a hidden Markov model in each direction. Both models must agree on a link."""
 
-    def __init__(self, pairs: Sequence[tuple[Words, Words]]) -> None:
-        """Train on pairs of word lists. If they have too many cells (see MAX_CELLS), only every n-th pair is used."""
-        pairs = [pair for pair in pairs if all(0 < len(words) <= MAX_TRAINING_WORDS for words in pair)]
-        cells = sum((len(source) + 1) * (len(target) + 1) for source, target in pairs)
-        pairs = pairs[::1 + cells // MAX_CELLS]
+    def __init__(self, pairs: Sequence[tuple[Words, Words]], are_chosen: bool = False) -> None:
+        """Train on pairs of word lists. If they have too many cells (see MAX_CELLS), only every n-th pair is used.
+
+        are_chosen: True if `pairs` are those to use.
+        """
+        if not are_chosen:
+            cells = list(map(_cells, pairs))
+            pairs = [pair for pair, size in zip(pairs, cells, strict=True) if size][::1 + sum(cells) // MAX_CELLS]
         self._ids: tuple[dict[str, int], dict[str, int]] = ({}, {})
         sides = [[np.array([ids.setdefault(normalised(word), len(ids) + 1) for word in pair[side]], np.int64)
                   for pair in pairs] for side, ids in enumerate(self._ids)]
         self._forward = TranslationModel(sides[0], sides[1], len(self._ids[1]) + 1)
         self._backward = TranslationModel(sides[1], sides[0], len(self._ids[0]) + 1)
+
+    @staticmethod
+    def of_text(read: Callable[[], Iterable[tuple[str, str]]], words: Callable[[str, str], tuple[Words, Words]],
+                processes: BlockProcesses) -> WordAligner:
+        """Train on the pairs of a text, as `WordAligner` does on a list of them. In memory, there are only the pairs
+        that are used, and two bytes for each other pair.
+
+        read: function that begins to read the pairs; it is called twice. words: function that returns the words of a
+            pair, which processes call.
+        """
+        cells = list(processes.map(partial(_cells_of_block, words), blocks(read(), BLOCK_PAIRS)))
+        step = 1 + sum(int(sizes.sum()) for sizes in cells) // MAX_CELLS
+        chosen, usable = [], 0
+        for block, sizes in zip(blocks(read(), BLOCK_PAIRS), cells, strict=True):
+            for pair, size in zip(block, sizes.tolist(), strict=True):
+                if size:
+                    if usable % step == 0:
+                        chosen.append(words(*pair))
+                    usable += 1
+        return WordAligner(chosen, are_chosen=True)
+
+    def shared(self, directory: Path) -> WordAligner:
+        """Move the tables into files of a directory, so that the processes of a machine share one copy."""
+        self._forward.move_tables(directory / "forward")
+        self._backward.move_tables(directory / "backward")
+        return self
 
     def links(self, source: Words, target: Words) -> list[Link]:
         """Return the links between the words of a pair, sorted."""
@@ -102,6 +138,7 @@ class TranslationModel:
             model_1_iterations, iterations: see MODEL_1_ITERATIONS.
         """
         self.size = size
+        self._path: Path | None = None                                          # beginning of the names of the tables
         groups = [_padded(*group) for group in _groups(conditions, words)]
         unique = [np.unique(self._keys(*group), return_inverse=True) for group in groups]
         # With counts, `unique` sorts, which is faster here than hashing.
@@ -127,6 +164,27 @@ class TranslationModel:
             self.table = counts / np.maximum(totals[self.keys // size], TINY)
             if iteration >= model_1_iterations:
                 self.jumps = jumps
+
+    def move_tables(self, path: Path) -> None:
+        """Move the tables to files whose names begin with `path`, and map them into memory."""
+        for name in ("keys", "table"):
+            np.save(f"{path}.{name}.npy", getattr(self, name))
+        self._path = path
+        self._open_tables()
+
+    def _open_tables(self) -> None:
+        self.keys, self.table = (np.load(f"{self._path}.{name}.npy", mmap_mode="r") for name in ("keys", "table"))
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = self.__dict__.copy()
+        if self._path is not None:
+            del kept["keys"], kept["table"]
+        return kept
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self._path is not None:
+            self._open_tables()
 
     def _keys(self, conditions: np.ndarray, words: np.ndarray) -> np.ndarray:
         """Return the key of each cell, (pairs, words, conditions + 1). The first condition is the empty word."""
@@ -162,6 +220,16 @@ class TranslationModel:
         links, _ = _posteriors(emissions, np.ones((1, len(words)), bool), self._transitions(len(conditions)))
         found: np.ndarray = links[0, :, 1:]
         return found
+
+
+def _cells(pair: tuple[Words, Words]) -> int:
+    """Return the number of cells of a pair; 0 if it is not used for the training."""
+    usable = all(0 < len(words) <= MAX_TRAINING_WORDS for words in pair)
+    return (len(pair[0]) + 1) * (len(pair[1]) + 1) if usable else 0
+
+
+def _cells_of_block(words: Callable[[str, str], tuple[Words, Words]], block: list[tuple[str, str]]) -> np.ndarray:
+    return np.array([_cells(words(*pair)) for pair in block], np.int16)
 
 
 def _posteriors(emissions: np.ndarray, real: np.ndarray, transitions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

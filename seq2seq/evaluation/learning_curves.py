@@ -40,7 +40,7 @@ CHARACTER_WIDTH = 6.6
 """Mean width of a character in pixels, used to place the names in the legend."""
 MAX_POINTS = 700
 """Approximate maximum number of points of a curve, one per pixel of width. Longer curves are downsampled."""
-RATE = "learning rate"
+RATE, SPEED = "learning rate", "tokens per second"
 TICKS = 6
 """Approximate number of ticks on an axis."""
 SCORE_NAMES = {"bleu": "BLEU", "chrf": "chrF", "exact": "exact matches, %", "perplexity": "perplexity"}
@@ -89,7 +89,7 @@ class Panel:
 
 
 def learning_curves(records: Iterable[Mapping[str, Any]], title: str, metric: str, smoothed: bool) -> str:
-    """Draw a picture with panels for loss, a validation score, and learning rate over the optimizer steps.
+    """Draw a picture with panels for loss, a validation score, learning rate and speed over the optimizer steps.
 
     Values that are not finite numbers are omitted, and so are panels without values.
 
@@ -203,7 +203,7 @@ def _compared_panels(runs: Mapping[str, Sequence[Mapping[str, Any]]], metric: st
         for panel in _panels(list(records), metric, smoothed):
             for curve in panel.curves:
                 # Loss and score have several curves for each run. Each kind of curve gets a panel that all runs share.
-                name = panel.name if panel.name == RATE else f"{panel.name.split(':')[0]}, {curve.name}"
+                name = panel.name if panel.name in (RATE, SPEED) else f"{panel.name.split(':')[0]}, {curve.name}"
                 panels.setdefault(name, []).append(Curve(run, kind, curve.points, curve.marked))
     return [Panel(name, curves, legend=False) for name, curves in panels.items()], list(zip(runs, kinds, strict=True))
 
@@ -277,6 +277,7 @@ def _panels(records: Sequence[Mapping[str, Any]], metric: str, smoothed: bool) -
         Panel(SCORE_NAMES.get(drawn, drawn),
               _curves(records, drawn, validation="validation", average="average of checkpoints")),
         Panel(RATE, _curves(records, "learning_rate", training="training")),
+        Panel(SPEED, _curves(records, "tokens_per_second", training="training")),
     ]
 
 

@@ -94,6 +94,6 @@ class CudaGraphs:
                 self.free_unused_memory()                                       # PyTorch cannot do so during a capture
                 return self._capture(function, again=True)
             self.enabled = False
-            console.print_message(f"{self.work} without CUDA graphs, because a step could not be captured: {error}")
+            console.warn(f"{self.work} without CUDA graphs, because a step could not be captured: {error}")
             return None
         return graph

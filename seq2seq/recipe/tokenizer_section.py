@@ -57,7 +57,9 @@ class TokenizerSection(Section):
     character_coverage: Annotated[float, Field(ge=0.98, le=1)] = 1.0
     """Share of the text's characters that are covered by pieces. Rarer characters are encoded as bytes."""
     sample_lines: Annotated[int, Field(gt=0, le=1_000_000_000)] = 1_000_000
-    """The tokenizer is trained on a sample of `sample_lines` / 2 training pairs, or on all pairs if there are fewer."""
+    """The tokenizer is trained on a sample of `sample_lines` / 2 training pairs, or on all pairs if there are fewer.
+    If corpora have different weights, or with a `data.temperature`, each corpus has the share of the sample that it has
+    of an epoch, but at most all of its pairs."""
     subword_sampling: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Subword regularisation, which segments the training text differently in each epoch. The value is alpha of unigram
     sampling, or the dropout probability of BPE merges. 0 turns it off."""

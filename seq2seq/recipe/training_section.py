@@ -83,8 +83,9 @@ class TrainingSection(Section):
     keep_checkpoints: PositiveInt = 3
     """Number of most recent validated checkpoints to keep. Up to two newer ones, saved between validations, stay, too,
     so that the training can resume from them."""
-    checkpoint_minutes: Annotated[float, Field(ge=0, le=2)] = 2.0
-    """Minutes between checkpoints. A crash loses at most this work, and a running validation. 0: after each step."""
+    checkpoint_minutes: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 5.0
+    """Minutes between checkpoints. They are written while the training goes on. A crash loses this work, that of the
+    time for which the last checkpoint was being written, and a running validation. 0: after each step."""
     average: Average = Average()
     """Averaging of checkpoints at the end of training."""
     ema_decay: Share = 0.0

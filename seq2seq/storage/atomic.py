@@ -14,7 +14,7 @@ import secrets
 import shutil
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import chain, count
 from pathlib import Path
@@ -106,6 +106,20 @@ def new_directory(path: Path) -> Iterator[Path]:
         if isinstance(error, OSError):
             raise cannot_save(path, error) from error
         raise
+
+
+def finish_directory(unfinished: Path, path: Path, files: Mapping[str, bytes]) -> None:
+    """Write the last files of a directory that was written under another name, sync it to disk, and rename it."""
+    try:
+        for name, contents in files.items():
+            (unfinished / name).write_bytes(contents)
+        for entry in unfinished.iterdir():
+            sync(entry)
+        sync(unfinished)
+        os.rename(unfinished, path)
+        sync(path.parent)
+    except OSError as error:
+        raise cannot_save(path, error) from error
 
 
 def require_new(path: Path) -> None:

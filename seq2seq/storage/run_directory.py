@@ -143,14 +143,15 @@ class Log:
             if isinstance(value, (int, float)):
                 self._board.add_scalar(f"{kind}/{name}", value, step, walltime=self._began + self._seconds)
 
-    def flush(self) -> None:
-        """Sync the log to disk. Call this before saving a checkpoint, so that the log covers all steps up to it."""
-        self._file.flush()
+    def sync(self) -> None:
+        """Sync the log to disk. Call this before saving a checkpoint, so that the log covers all steps up to it.
+
+        Another thread may call this. It can take seconds while the disk is busy.
+        """
         os.fsync(self._file.fileno())
-        self._board.flush()
 
     def close(self) -> None:
-        self.flush()
+        self.sync()
         self._file.close()
         self._board.close()
 
@@ -186,6 +187,6 @@ class NoLog(Log):
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None: ...
 
-    def flush(self) -> None: ...
+    def sync(self) -> None: ...
 
     def close(self) -> None: ...

@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import sentencepiece
 
@@ -144,6 +144,9 @@ class Tokenizers:
     source: Vocabulary
     target: Vocabulary
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Tokenizers.from_files, (self.files(),)                           # sentencepiece cannot be pickled
+
     @property
     def joint(self) -> bool:
         """True if both languages share one vocabulary."""
@@ -206,7 +209,8 @@ def _read(model: bytes, where: str) -> Vocabulary:
 
 def train_tokenizers(pairs: Iterable[tuple[str, str]], section: TokenizerSection, seed: int,
                      target_positions: int | None = None, sides: Sequence[str] = SIDES,
-                     symbols: Sequence[str] = (), languages: Sequence[str] = ()) -> Tokenizers:
+                     symbols: Sequence[str] = (), languages: Sequence[str] = (),
+                     characters: Sequence[int] | None = None) -> Tokenizers:
     """Train tokenizers on a random sample of at most `section.sample_lines` lines of parallel text, to limit memory.
 
     With `vocab_size: auto`, the function `vocabulary_size` chooses the size of a subword vocabulary from the length of
@@ -218,12 +222,14 @@ def train_tokenizers(pairs: Iterable[tuple[str, str]], section: TokenizerSection
         sides: names of the two texts in error messages about separate vocabularies.
         symbols: texts that become pieces of a subword vocabulary even if they do not occur in the text.
         languages: codes of the languages that get a language token.
+        characters: number of characters of the whole text on each side, if `pairs` are a sample of it.
     """
     tokens = list(map(language_token, languages))
-    characters = [0, 0]
+    counts = [0, 0]
     normalized = canonical if section.is_canonical else str.strip
-    counted = _count_characters(((normalized(source), normalized(target)) for source, target in pairs), characters)
-    sample = reservoir_sample(counted, max(1, section.sample_lines // 2), seed)
+    counted = _count_characters(((normalized(source), normalized(target)) for source, target in pairs), counts)
+    sample = reservoir_sample(counted, sample_pairs(section), seed)
+    characters = characters or counts
     if target_positions is not None:
         return Tokenizers(_train([source for source, _ in sample], section, characters[0], symbols, tokens),
                           position_vocabulary(target_positions))
@@ -241,6 +247,11 @@ def train_tokenizers(pairs: Iterable[tuple[str, str]], section: TokenizerSection
     if errors:                                                                  # one vocab_size must fit both sides
         raise TokenizerError("\n".join(errors))
     return Tokenizers(*trained)
+
+
+def sample_pairs(section: TokenizerSection) -> int:
+    """Return the maximum number of pairs that a tokenizer is trained on."""
+    return max(1, section.sample_lines // 2)
 
 
 def _count_characters(pairs: Iterable[tuple[str, str]], characters: list[int]) -> Iterator[tuple[str, str]]:

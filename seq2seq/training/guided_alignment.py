@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 from seq2seq import console
 from seq2seq.data.alignment_links import piece_word_overlap
 from seq2seq.data.batching import Batch, EncodedCorpus
+from seq2seq.data.block_processes import BlockProcesses
 from seq2seq.data.parallel_text import blocks
 from seq2seq.data.preparation import SIDES, Prepared
 from seq2seq.data.word_alignment import WordAligner
@@ -29,13 +31,15 @@ from seq2seq.files import parse_json
 from seq2seq.model import Model
 from seq2seq.model.attention import CrossAttention
 from seq2seq.model.packing import Sentences, unpack
-from seq2seq.storage.atomic import replace_file, replacing
+from seq2seq.recipe import TrainingSection
+from seq2seq.storage.atomic import delete, replace_file
 from seq2seq.storage.directories import crc32_of
+from seq2seq.storage.growing_files import GrowingFiles
 from seq2seq.tokenizers.line_splitting import alignment_units
 from seq2seq.tokenizers.tokenizer import Tokenizers
 
-FILES = ("alignment.links.npy", "alignment.offsets.npy")
-"""Files with labels in the directory of the prepared text."""
+DIRECTORY, FILES = "alignment", ("links", "offsets")
+"""Directory beside the prepared text, and files in it with the labels: float32 and int64, see `AlignmentLabels`."""
 CHECKSUMS = "alignment.json"
 """File with the zlib.crc32 of each file in `FILES`. It is written last."""
 MIN_WEIGHT = 0.05
@@ -54,20 +58,24 @@ class AlignmentLabels:
         self.corpus, self.links, self.offsets = corpus, links, offsets
 
     @staticmethod
-    def load_or_make(prepared: Prepared, tokenizers: Tokenizers) -> AlignmentLabels:
+    def load_or_make(prepared: Prepared, tokenizers: Tokenizers, processes: int | None = None) -> AlignmentLabels:
         """Return the labels of a prepared text. The first call computes them and stores them beside the text. Damaged
-        labels are computed again."""
-        paths, checksums = [prepared.directory / name for name in FILES], prepared.directory / CHECKSUMS
-        intact = False
+        labels are computed again. An interrupted call is continued.
+
+        processes: number of processes; None: one for each core. The labels do not depend on it.
+        """
+        directory, checksums = prepared.directory / DIRECTORY, prepared.directory / CHECKSUMS
+        paths, intact = [directory / name for name in FILES], False
         with suppress(OSError, ValueError):
             intact = parse_json(checksums.read_bytes()) == {path.name: crc32_of(path) for path in paths}
         if not intact:
-            for path, array in zip(paths, _make(prepared, tokenizers), strict=True):
-                with replacing(path) as file:
-                    np.save(file, array)
+            if checksums.exists():                                              # damaged; else not finished
+                delete(directory)
+            with GrowingFiles(directory, FILES) as files, BlockProcesses(processes) as pool:
+                _make(prepared, tokenizers, files, pool)
             replace_file(checksums, json.dumps({path.name: crc32_of(path) for path in paths}).encode())
-        links, offsets = (np.load(path, mmap_mode="r") for path in paths)
-        return AlignmentLabels(prepared.corpus, links, offsets)
+        links = np.memmap(paths[0], np.float32, "r").reshape(-1, 3) if paths[0].stat().st_size else np.zeros((0, 3))
+        return AlignmentLabels(prepared.corpus, links, np.memmap(paths[1], np.int64, "r"))
 
     def gather(self, corpus: EncodedCorpus, pairs: np.ndarray, batch: Batch) -> np.ndarray:
         """Return the labels of a batch, (sentences, longest target, longest source) float32. Row i + 1 has the label of
@@ -99,26 +107,45 @@ def _texts(directory: Path) -> Iterator[tuple[str, str]]:
             yield pair[0].removesuffix("\n"), pair[1].removesuffix("\n")
 
 
-def _make(prepared: Prepared, tokenizers: Tokenizers) -> tuple[np.ndarray, np.ndarray]:
-    """Return the links of all pairs and their offsets; see `AlignmentLabels`."""
-    def words(text: str) -> list[str]:
-        return [text[begin:end] for begin, end in alignment_units(text)]
-
+def _make(prepared: Prepared, tokenizers: Tokenizers, files: GrowingFiles, processes: BlockProcesses) -> None:
+    """Write the links of all pairs and their offsets; see `AlignmentLabels`. State of the files: `pairs`, number of
+    pairs whose links are written; `links`, number of links."""
+    done, end, total = files.state.get("pairs", 0), files.state.get("links", 0), len(prepared.corpus)
+    if done == total:
+        return
     console.print_message("aligning words for training.guided_alignment")
-    aligner = WordAligner([(words(source), words(target)) for source, target in _texts(prepared.directory)])
-    links, counts = [], [0]
-    pairs = console.with_progress("alignment labels", _texts(prepared.directory), "pairs")
-    for block in blocks(pairs, BLOCK_PAIRS):
-        texts = [list(side) for side in zip(*block, strict=True)]
-        spans = [tokenizer.spans(lines) for tokenizer, lines in
-                 zip((tokenizers.source, tokenizers.target), texts, strict=True)]
-        for source, target, source_pieces, target_pieces in zip(*texts, *spans, strict=True):
-            weights = aligner.weights(words(source), words(target))
-            found = piece_links(weights, piece_word_overlap(source_pieces, alignment_units(source)),
-                                piece_word_overlap(target_pieces, alignment_units(target)))
-            links.append(found)
-            counts.append(len(found))
-    return np.concatenate([np.zeros((0, 3), np.float32), *links]), np.cumsum(counts)
+    aligner = WordAligner.of_text(partial(_texts, prepared.directory), _words, processes).shared(files.directory)
+    if not done:
+        files.files["offsets"].write(np.zeros(1, np.int64).tobytes())
+    unlinked = blocks(islice(_texts(prepared.directory), done, None), BLOCK_PAIRS)
+    with console.progress("alignment labels", total, done, unit="pairs") as advance:
+        for links, counts in processes.map(partial(_links_of_block, aligner, tokenizers), unlinked):
+            files.files["links"].write(links.tobytes())
+            files.files["offsets"].write((end + np.cumsum(counts)).tobytes())
+            done, end = done + len(counts), end + len(links)
+            files.commit({"pairs": done, "links": end}, now=done == total)
+            advance(len(counts))
+    for table in files.directory.glob("*.npy"):                                 # of the aligner
+        table.unlink()
+
+
+def _words(source: str, target: str) -> tuple[list[str], list[str]]:
+    return ([source[begin:end] for begin, end in alignment_units(source)],
+            [target[begin:end] for begin, end in alignment_units(target)])
+
+
+def _links_of_block(aligner: WordAligner, tokenizers: Tokenizers, block: list[tuple[str, str]]
+                    ) -> tuple[np.ndarray, np.ndarray]:
+    """Return the links of a block of pairs, (links, 3) float32, and the number of links of each pair, (pairs,)."""
+    links = []
+    texts = [list(side) for side in zip(*block, strict=True)]
+    spans = [tokenizer.spans(lines) for tokenizer, lines in
+             zip((tokenizers.source, tokenizers.target), texts, strict=True)]
+    for source, target, source_pieces, target_pieces in zip(*texts, *spans, strict=True):
+        weights = aligner.weights(*_words(source, target))
+        links.append(piece_links(weights, piece_word_overlap(source_pieces, alignment_units(source)),
+                                 piece_word_overlap(target_pieces, alignment_units(target))))
+    return np.concatenate(links), np.array(list(map(len, links)), np.int64)
 
 
 def piece_links(weights: np.ndarray, source_overlap: np.ndarray, target_overlap: np.ndarray) -> np.ndarray:
@@ -155,13 +182,14 @@ class GuidedAlignment:
         self._inputs: list[tuple[CrossAttention, tuple[Any, ...]]] = []
 
     @staticmethod
-    def for_training(prepared: Prepared, tokenizers: Tokenizers, weight: float,
+    def for_training(prepared: Prepared, tokenizers: Tokenizers, section: TrainingSection,
                      main_rank_first: Callable[..., AlignmentLabels]) -> GuidedAlignment | None:
-        """Return the loss with the labels of a prepared text; None if the weight is 0. main_rank_first: function that
+        """Return the loss with the labels of a prepared text; None if its weight is 0. main_rank_first: function that
         calls its first argument on the main rank, then on the others (`ProcessGroup.main_rank_first`)."""
+        weight = section.guided_alignment
         if not weight:
             return None
-        load = partial(AlignmentLabels.load_or_make, prepared, tokenizers)
+        load = partial(AlignmentLabels.load_or_make, prepared, tokenizers, section.threads)
         return GuidedAlignment(main_rank_first(load), weight)
 
     @contextmanager

@@ -13,6 +13,7 @@ from seq2seq.recipe import Recipe
 from seq2seq.recipe.training_section import TrainingSection
 from seq2seq.storage.int8_score import Int8Score
 from seq2seq.storage.run_directory import TENSORBOARD
+from seq2seq.training.clock import PHASES, as_percentages
 from seq2seq.training.train_state import TrainState
 from seq2seq.training.validation import ValidationResult
 
@@ -49,22 +50,31 @@ def print_finished(run: Path, recipe: Recipe, state: TrainState, advise: bool) -
                           "train from the beginning, use --restart.")
 
 
-def pop_window_means(state: TrainState, learning_rate: float) -> dict[str, float]:
+def pop_window_means(state: TrainState, learning_rate: float, waited: float) -> dict[str, float]:
     """Return the values of a log line, mostly means since the last log line, and reset `state.window`. If all steps
-    since the last log line were skipped, return {}."""
+    since the last log line were skipped, return {}.
+
+    Tokens per second are those of the wall clock, and phases are shares of it, on the main rank.
+
+    waited: seconds for which the rank that waited longest has waited for other ranks. The main rank may be the one that
+        the others wait for.
+    """
     window, state.window = state.window, {}
-    state.seconds += window["seconds"]
+    for phase in PHASES:
+        state.seconds[phase] = state.seconds.get(phase, 0) + window[phase]
     if "steps" not in window:
         return {}
-    tokens = window["target_tokens"]
+    tokens, seconds = window["target_tokens"], sum(window[phase] for phase in PHASES)
     return {
         "epoch": state.epoch,
         "loss": window["loss"] / tokens,
         "perplexity": perplexity(window["likelihood"], int(tokens)),
         "learning_rate": learning_rate,
         "gradient_norm": window["gradient_norm"] / window["steps"],
-        "tokens_per_second": (window["source_tokens"] + tokens) / window["seconds"],
-        "seconds": state.seconds,
+        "tokens_per_second": (window["source_tokens"] + tokens) / seconds,
+        **{phase: window[phase] / seconds for phase in PHASES},
+        "waiting": waited / seconds,
+        "seconds": sum(state.seconds.values()),
     }
 
 
@@ -72,7 +82,8 @@ def progress_bar_fields(means: Mapping[str, float]) -> list[str]:
     """Return the result of `pop_window_means` as texts for the progress bar, the most important first."""
     return [f"loss {means['loss']:.3f}", f"perplexity {format_number(means['perplexity'])}",
             f"epoch {means['epoch'] + 1:.0f}", f"{means['tokens_per_second']:,.0f} tokens/s",
-            f"learning rate {means['learning_rate']:.2e}", f"gradient {means['gradient_norm']:.2f}"]
+            f"learning rate {means['learning_rate']:.2e}", f"gradient {means['gradient_norm']:.2f}",
+            *as_percentages(means)]
 
 
 def print_validation(title: str, result: ValidationResult, best: bool) -> None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from seq2seq import console
 from seq2seq.data.batching import EncodedCorpus
 from seq2seq.data.corpus import read_pairs
-from seq2seq.data.epoch_plan import EpochPlan, plan_epoch
+from seq2seq.data.epoch_plan import EpochPlan, delete_plans, open_plan, plan_epoch
 from seq2seq.data.preparation import Prepared, known_tags, unique_label
 from seq2seq.data.resampled_epochs import ResampledEpochs
 from seq2seq.devices import choose_floating_point, describe, kind
@@ -25,6 +26,7 @@ from seq2seq.recipe import Recipe
 from seq2seq.recipe.data_section import file_name
 from seq2seq.signals import Stopped, stopping_by_signal
 from seq2seq.storage.averaging import average_intact
+from seq2seq.storage.background_writer import BackgroundWriter
 from seq2seq.storage.checkpoints import (
     HELD_OUT,
     VALIDATED,
@@ -75,6 +77,9 @@ class TrainingLoop:
         self.section = self.recipe.training
         self.parameters = sum(weight.numel() for weight in self.step.weights)
         self.results = StepResults(self.state, self.prepared.corpus, self.step.dtype)
+        self.clock = self.step.clock
+        self.writer = BackgroundWriter()
+        self.saved_at = time.monotonic()
 
     def train(self) -> None:
         """Train until the last step or early stopping. Then average checkpoints if the recipe says so.
@@ -83,39 +88,48 @@ class TrainingLoop:
             Stopped: a signal stopped the training, which has saved a checkpoint.
         """
         self._print_summary()
-        state, section = self.state, self.section
-        log = Log(self.run, state.step, state.logged) if self.group.is_main else NoLog()
-        saved_at = time.monotonic()
+        log = Log(self.run, self.state.step, self.state.logged) if self.group.is_main else NoLog()
+        self.clock.pop()                                                        # the preparation
         try:
-            with (stopping_by_signal(exit_on_second=self.group.world_size == 1) as request,
-                  console.progress("training", section.max_steps, state.step, "steps") as advance):
-                self._validate_if_due(log)
-                for corpus, micro_batches in self.batches():
-                    self.update(corpus, micro_batches)
-                    advance(1)
-                    if state.step % section.log_every == 0 or state.finished(self.recipe):
-                        advance(0, self._log_window(log))
-                    # The clock of the main rank decides, so that all ranks save at the same steps.
-                    late = self.group.is_main and time.monotonic() - saved_at >= 60 * section.checkpoint_minutes
-                    due, stopped_by = self.group.maximum((int(late), request.number or 0))
-                    if due or stopped_by:
-                        self._save(log)
-                        saved_at = time.monotonic()
-                    self._stop(stopped_by)
-                    if self._validate_if_due(log):
-                        saved_at = time.monotonic()
-                self._stop(*self.group.maximum((request.number or 0,)))     # for a signal during the last validation
-            self._average_checkpoints(log)
+            with self.writer:
+                self._train_to_last_step(log)
+                self._average_checkpoints(log)
+                self._finish_writing()
         finally:
             self._draw_curves()
             log.close()
             self.close()
-        console.print_message(f"trained {state.summary()}")
+        self._read()
+        console.print_message(f"trained {self.state.summary()}")
+
+    def _train_to_last_step(self, log: Log) -> None:
+        state, section = self.state, self.section
+        with (stopping_by_signal(exit_on_second=self.group.world_size == 1) as request,
+              console.progress("training", section.max_steps, state.step, "steps") as advance):
+            self._validate_if_due(log)
+            for corpus, micro_batches in self.batches():
+                self.update(corpus, micro_batches)
+                advance(1)
+                if state.step % section.log_every == 0 or state.finished(self.recipe):
+                    advance(0, self._log_window(log))
+                # The clock of the main rank decides, so that all ranks save at the same steps.
+                late = self.group.is_main and self._is_late()
+                due, stopped_by = self._maximum(int(late), request.number or 0)
+                if due or stopped_by:
+                    self._save(log)
+                self._stop(stopped_by)
+                if self._validate_if_due(log) or due:
+                    # Other ranks wait for the main rank's files here, not in a sum of NCCL, which has a time limit.
+                    with self.clock.phase("waiting"):
+                        self.group.barrier()
+            self._stop(*self._maximum(request.number or 0))                     # for a signal in the last validation
 
     def close(self) -> None:
         """Stop encoding further epochs, and delete the files of the epochs."""
         if self.resampled:
             self.resampled.close()
+        if self.group.is_main:
+            delete_plans(self.prepared.directory)
 
     # Steps
 
@@ -123,35 +137,54 @@ class TrainingLoop:
         """Yield for each remaining step the text of its epoch, and the indices of the pairs of each micro-batch."""
         state = self.state
         while not state.finished(self.recipe):
-            corpus, plan = self.epoch(state.epoch)
+            with self.clock.phase("reading"):
+                corpus, plan = self.epoch(state.epoch)
             while state.step_in_epoch < len(plan) and not state.finished(self.recipe):
-                yield corpus, plan[state.step_in_epoch]
+                with self.clock.phase("reading"):
+                    micro_batches = plan[state.step_in_epoch]
+                yield corpus, micro_batches
             if state.step_in_epoch >= len(plan):
                 state.epoch, state.step_in_epoch = state.epoch + 1, 0
 
     def epoch(self, number: int) -> tuple[EncodedCorpus, EpochPlan]:
-        """Return the text of an epoch, counted from 0, and its plan. Call this for one epoch after another."""
+        """Return the text of an epoch, counted from 0, and its plan. Call this for one epoch after another.
+
+        The main rank makes the plan and writes it to a file, so that all ranks of a machine share its memory.
+        """
         corpus, section = self.prepared.corpus, self.section
         if self.resampled:
             corpus = self.group.main_rank_first(partial(self.resampled.corpus, number))
-        return corpus, plan_epoch(corpus, section.batch_tokens, section.accumulation, self.recipe.seed, number)
+        directory, accumulation = self.prepared.directory, section.accumulation
+
+        def plan() -> EpochPlan:
+            if self.group.is_main:
+                made = plan_epoch(corpus, section.batch_tokens, accumulation, self.recipe.seed, number)
+                made.save(directory, number)
+            return open_plan(directory, number, corpus, accumulation)
+
+        return corpus, self.group.main_rank_first(plan)
 
     def update(self, corpus: EncodedCorpus, micro_batches: Sequence[np.ndarray]) -> None:
         """Do one optimizer step. The arguments are a result of `batches`."""
-        began, number = time.monotonic(), self.state.step + 1
+        number = self.state.step + 1
         numbers = self.step.update(corpus, micro_batches, number, self._learning_rate(number))
         self.state.most_tokens = self.step.max_tokens
         self.state.step, self.state.averaged = number, []
         self.state.step_in_epoch += 1
-        self.state.add_to_window(seconds=time.monotonic() - began)
         self.results.add(StepResult(number, numbers, micro_batches, *corpus.tokens(micro_batches)))
 
     def _learning_rate(self, number: int) -> float:
         return self.state.rate_factor * learning_rate(self.section, number)
 
+    def _maximum(self, *numbers: int) -> list[int]:
+        """Return the maximum of each number over all ranks."""
+        with self.clock.phase("waiting"):
+            return self.group.maximum(numbers)
+
     def _stop(self, signal: int) -> None:
         """Raise Stopped if a signal has arrived. Call this only after saving. signal: number of the signal, or 0."""
         if signal:
+            self._finish_writing()
             raise Stopped(signal, f"saved at step {self.state.step:,}; run the same command again to resume")
 
     # Log lines
@@ -166,14 +199,21 @@ class TrainingLoop:
 
     def _log_window(self, log: Log) -> list[str]:
         """Log the means since the last log line, and return them as text for the progress bar."""
-        self.results.read()
-        if means := log_lines.pop_window_means(self.state, self._learning_rate(self.state.step)):
+        self._read()
+        waited, = self._maximum(round(1e6 * self.state.window["waiting"]))
+        if means := log_lines.pop_window_means(self.state, self._learning_rate(self.state.step), waited / 1e6):
             log.write("training", self.state.step, means)
         return log_lines.progress_bar_fields(means) if means else []
 
+    def _read(self) -> None:
+        """Bring the train state up to date: results and times of the steps."""
+        self.results.read()
+        self.state.add_to_window(**self.clock.pop())
+
     def _draw_curves(self) -> None:
         if self.group.is_main:
-            draw_curves(self.run, self.section.best_metric, self.section.label_smoothing > 0)
+            with self.clock.phase("saving"):
+                draw_curves(self.run, self.section.best_metric, self.section.label_smoothing > 0)
 
     # Validation
 
@@ -189,28 +229,37 @@ class TrainingLoop:
         return True
 
     def _validate(self, log: Log) -> None:
-        self.results.read()
-        began = time.monotonic()
-        with self.step.use_weights(self.step.ema_weights or self.step.weights):
-            result = self._evaluate(log, "validation", f"step {self.state.step:,}  validation")
-        self.state.add_validation(result.values()[self.section.best_metric], self.section.best_metric)
-        self.state.seconds += time.monotonic() - began
+        self._read()
+        self._require_same_weights()                                    # before the bundle of a best score is saved
+        with self.clock.phase("validating"):
+            with self.step.use_weights(self.step.ema_weights or self.step.weights):
+                result = self._evaluate(log, "validation", f"step {self.state.step:,}  validation")
+            self.state.add_validation(result.values()[self.section.best_metric], self.section.best_metric)
 
     def _average_checkpoints(self, log: Log) -> None:
         """Average the checkpoints that the recipe selects, and save the average if it is better than the best model."""
-        selected = self.state.steps_to_average(self.section.average, self.section.best_metric)
-        self.group.barrier()                                            # wait until the last checkpoint is written
-        # If the recipe now selects more checkpoints than before, some of them may have been deleted already.
-        by_step = checkpoint_by_step(self.run)
-        steps = [step for step in by_step if step in selected]
-        paths = [by_step[step] for step in steps]
+        self._finish_writing()
+        paths = self.group.from_main_rank(self._checkpoints_to_average)
+        steps = list(paths)
         if len(paths) < 2 or steps == self.state.averaged:
             return
-        averaged, count = average_intact(paths)
-        with self.step.use_weights([averaged[name].to(self.step.device) for name in self.step.names]):
+        # Only the main rank reads the checkpoints, because all ranks must evaluate the same average.
+        weights: Sequence[Tensor] = self.step.weights
+        count = len(paths)
+        if self.group.is_main:
+            averaged, count = average_intact(list(paths.values()))
+            weights = [averaged[name].to(self.step.device) for name in self.step.names]
+        with self.clock.phase("validating"), self.step.use_weights(weights):
+            self.group.broadcast(self.step.weights)
             self._evaluate(log, "average", f"average of {count} checkpoints  validation")
         self.state.averaged = steps
         self._save(log)
+
+    def _checkpoints_to_average(self) -> dict[int, Path]:
+        """Return the checkpoints that the recipe selects, by step. If it now selects more than before, some of them may
+        have been deleted already."""
+        selected = self.state.steps_to_average(self.section.average, self.section.best_metric)
+        return {step: path for step, path in checkpoint_by_step(self.run).items() if step in selected}
 
     def _evaluate(self, log: Log, kind: str, title: str) -> ValidationResult:
         """Validate the weights in the model, and save them as the best bundle if their score is the best so far. Return
@@ -279,29 +328,56 @@ class TrainingLoop:
         if (start := self.section.start_from) is not None:
             metadata["trained_from"] = file_name(start)
         name = f"{'average' if kind == 'average' else 'step'}-{self.state.step:08d}"
-        save_best(self.run, name, weights, self.recipe, self.tokenizers.files(), metadata)
+        with self.clock.phase("saving"):
+            save_best(self.run, name, weights, self.recipe, self.tokenizers.files(), metadata)
+
+    def _is_late(self) -> bool:
+        """Return True if a checkpoint is due by the clock. None is due while the previous one is still being written,
+        for example to a file system that stalls: the training goes on."""
+        minutes, writing = self.section.checkpoint_minutes, self.writer.is_writing()
+        return minutes == 0 or (time.monotonic() - self.saved_at >= 60 * minutes and not writing)
 
     def _save(self, log: Log) -> None:
-        """Save a checkpoint, and delete older ones that are no longer needed."""
-        self.results.read()
+        """Save a checkpoint, and delete older ones that are no longer needed. A thread does both while the training
+        goes on, with a copy of weights and state, because the next steps change them."""
+        self._read()
+        self._require_same_weights()
         self.state.update_good_step()                               # all ranks need good_step for a rollback
+        self.saved_at = time.monotonic()
         if self.group.is_main:
-            self._write_checkpoint(log)
+            self._finish_writing()                                      # so that there is only one copy at a time
+            with self.clock.phase("saving"):
+                self.state.logged = log.records
+                self.writer.start(self._copy_to_write(log))
 
-    def _write_checkpoint(self, log: Log) -> None:
-        log.flush()                                                     # the checkpoint stores the length of the log
-        self.state.logged = log.records
-        weights = {name: weight.cpu() for name, weight in stored_weights(self.step.model).items()}
+    def _require_same_weights(self) -> None:
+        with self.clock.phase("waiting"):
+            self.group.require_same_weights(self.state.step, self.step.blocks.blocks)
+
+    def _finish_writing(self) -> None:
+        with self.clock.phase("saving"):
+            self.writer.wait()
+
+    def _copy_to_write(self, log: Log) -> Callable[[], None]:
+        """Return a function that writes a checkpoint of the present state."""
+        step = self.state.step
+        weights = {name: weight.to("cpu", copy=True) for name, weight in stored_weights(self.step.model).items()}
+        tensors = self.step.state()
         info = {"progress": asdict(self.state), VALIDATED: self.state.validated(), "precision": str(self.step.dtype),
                 "data": self.prepared.fingerprint, "data_files": self.prepared.checksums,
                 "validation": self.validation.fingerprint, "validation_files": self.validation.checksums,
                 "tokenizer": checksums_of(self.tokenizers), "start_from": self.start_from}
-        save_checkpoint(self.run, self.state.step, weights, self.step.state(), info)
-        # If there are checkpoints of later steps, they are damaged: the run did not resume from them. Delete them.
-        steps = [step for step in checkpoint_by_step(self.run) if step <= self.state.step]
         validated = {int(step) for step, _ in self.state.validations}
-        newest = [*steps[-min(KEPT_TO_RESUME, self.section.keep_checkpoints):],
-                  *[step for step in steps if step in validated][-self.section.keep_checkpoints:]]
         averaged = self.state.steps_to_average(self.section.average, self.section.best_metric)
-        fallbacks = {self.state.good_step, self.state.candidate_step}
-        prune_checkpoints(self.run, {*newest, *averaged, *(fallbacks if self.section.divergence != "stop" else ())})
+        fallbacks = {self.state.good_step, self.state.candidate_step} if self.section.divergence != "stop" else set()
+
+        def write() -> None:
+            log.sync()                                                  # the checkpoint stores the length of the log
+            save_checkpoint(self.run, step, weights, tensors, info)
+            # If there are checkpoints of later steps, they are damaged: the run did not resume from them. Delete them.
+            steps = [each for each in checkpoint_by_step(self.run) if each <= step]
+            newest = [*steps[-min(KEPT_TO_RESUME, self.section.keep_checkpoints):],
+                      *[each for each in steps if each in validated][-self.section.keep_checkpoints:]]
+            prune_checkpoints(self.run, {*newest, *averaged, *fallbacks})
+
+        return write

@@ -8,15 +8,15 @@ connections between the main rank and all other ranks.
 from __future__ import annotations
 
 import os
-import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
+from seq2seq import console
 from seq2seq.errors import UserError
 from seq2seq.signals import Stopped
 
@@ -31,24 +31,19 @@ class LostRank(UserError):
 
 
 @contextmanager
-def watch_ranks(rank: int, world_size: int) -> Iterator[None]:
+def watch_ranks(names: Sequence[str], rank: int, group: dist.ProcessGroup) -> Iterator[None]:
     """End this process if the process of another rank ends during the block.
 
     The main rank watches all other ranks, and they watch the main rank. All ranks must enter the block. A rank that
     finishes the block, or leaves it with Stopped, waits until the ranks that it watches leave the block, too. Otherwise
     the main rank, which may still be saving, would regard this rank as lost.
-    """
-    group = dist.new_group(backend="gloo", timeout=WATCHING_TIMEOUT)
-    leaving, finished, told = threading.Event(), threading.Event(), threading.Event()
-    telling = threading.Lock()
 
-    def tell(message: str) -> None:
-        """Print the first message of the threads. Another thread waits until it is printed, before it ends the process.
-        """
-        with telling:
-            if not told.is_set():
-                told.set()
-                _print(message)
+    Args:
+        names: name of each rank. rank: number of this rank.
+        group: gloo group of all ranks, with the timeout WATCHING_TIMEOUT, for nothing else.
+    """
+    leaving, finished = threading.Event(), threading.Event()
+    telling = threading.Lock()                                      # the first message is printed before a thread exits
 
     def watch(peer: int) -> None:
         try:
@@ -56,14 +51,16 @@ def watch_ranks(rank: int, world_size: int) -> Iterator[None]:
         except RuntimeError:
             # Printed at once, because on GPUs, the watchdog thread of NCCL may abort this process at any time (SIGABRT)
             # when a sum of gradients fails. No error is raised then, and no handler runs.
-            if not leaving.is_set():
-                tell(f"process {peer} of this training has ended; process {rank} ends, too. Run the same command "
-                     "again; training resumes from the last checkpoint.")
+            with telling:
+                if not leaving.is_set():
+                    leaving.set()
+                    console.print_error(f"{names[peer]} has ended; {names[rank]} ends, too. Run the same command "
+                                        "again; training resumes from the last checkpoint.", once=False)
             # Even a process that is ending with an error may hang, because destructors may wait for the lost rank.
             if not finished.wait(GRACE_SECONDS):
                 os._exit(2)                                 # no file is damaged: files are replaced atomically
 
-    peers = range(1, world_size) if rank == 0 else [0]
+    peers = range(1, len(names)) if rank == 0 else [0]
     threads = [threading.Thread(target=watch, args=(peer,), name=f"watch-{peer}", daemon=True) for peer in peers]
     for thread in threads:
         thread.start()
@@ -82,15 +79,7 @@ def watch_ranks(rank: int, world_size: int) -> Iterator[None]:
     except Stopped:
         leave_together()
         raise
-    except BaseException as error:
+    except BaseException:
         leaving.set()
-        # The thread of this rank may notice the loss before the watching thread does, and `console` is silent here.
-        if isinstance(error, LostRank) and rank > 0:
-            tell(f"process {rank} ends: {error}")
         raise
     leave_together()
-
-
-def _print(message: str) -> None:
-    """Print a message on any rank; `console` prints messages of the main rank only."""
-    os.write(sys.stderr.fileno(), f"{message}\n".encode())

@@ -72,7 +72,7 @@ def roll_back(run: Path, state: TrainState) -> None:
     resumed training diverges again and is rolled back again.
 
     Args:
-        state: train state of the diverged training. Its best score and number of skipped steps are kept.
+        state: train state of the diverged training. Its best score, time and number of skipped steps are kept.
     """
     checkpoints = checkpoint_by_step(run)
     good = load_checkpoint(checkpoints[state.good_step])        # raises if damaged, before others are deleted
@@ -80,7 +80,7 @@ def roll_back(run: Path, state: TrainState) -> None:
     progress: dict[str, Any] = {
         **good.info["progress"], "rate_factor": state.rate_factor * ROLLBACK_RATE_FACTOR,
         "retreats": state.retreats + 1, "best_score": state.best_score, "best_step": state.best_step,
-        "skipped": state.skipped, "skipped_in_row": 0,
+        "skipped": state.skipped, "skipped_in_row": 0, "seconds": state.seconds,
         # The good_step stored in this checkpoint is an older step, whose checkpoint may have been deleted.
         "good_step": good.step, "candidate_step": good.step,
     }

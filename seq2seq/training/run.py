@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,20 @@ import torch
 
 from seq2seq import console
 from seq2seq.data.alignment_links import AlignmentSettings
-from seq2seq.data.batching import Shape, derived_seed
+from seq2seq.data.batching import EncodedCorpus, Shape, derived_seed
 from seq2seq.data.corpus import first_line_warnings
 from seq2seq.data.epoch_plan import plan_epoch
 from seq2seq.data.leakage import warn_about_overlap
-from seq2seq.data.preparation import Prepared, TrainingText, prepare, reuse_tokenizers, train_or_load_tokenizers
+from seq2seq.data.preparation import (
+    PREPARED,
+    Prepared,
+    TrainingText,
+    prepare,
+    reuse_tokenizers,
+    train_or_load_tokenizers,
+)
 from seq2seq.data.resampled_epochs import ResampledEpochs
-from seq2seq.devices import allow_tf32, choose_device, choose_dtype, configure_process, num_threads
+from seq2seq.devices import allow_tf32, available_cores, choose_device, choose_dtype, configure_process
 from seq2seq.errors import CheckpointError, RecipeError, UserError
 from seq2seq.evaluation.scores import ScoresByTest, check_expected, evaluate_tests, to_dict
 from seq2seq.inference.engines import native_obstacle
@@ -63,6 +70,9 @@ from seq2seq.training.train_state import TrainState
 from seq2seq.training.validation import Validation, require_held_out
 from seq2seq.translation.translator import Translator
 
+SHAPE_STEPS = 10_000
+"""Maximum number of steps that decide the shape of batches, so that a training on a large corpus starts quickly. Few of
+the later batches are larger, and these are split."""
 DIRECTORY_SECONDS = 30
 """Maximum time until a file that the main rank has written is visible on other machines. Network file systems cache
 lists of files for some seconds."""
@@ -78,9 +88,9 @@ def train(recipe: Recipe, run: str | Path, restart: bool | None = False) -> Scor
     Raises:
         Stopped: a signal stopped the training. The same call resumes it.
     """
-    configure_process(recipe.training.threads)
-    choose_dtype(recipe.training.precision, choose_device(recipe.training.device))  # fails before a directory is made
-    with join_process_group(recipe.training.device) as group:
+    section = recipe.training
+    configure_process(section.threads)
+    with join_process_group(section.device, section.precision) as group:
         recipe, *_ = group.gather([recipe])                                     # all ranks use that of the main rank
         return _train(recipe, Path(run), group, restart)
 
@@ -91,7 +101,7 @@ def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool | None)
         _set_up(recipe)                                                     # also for the translation of text
         text = training_text(recipe, run, group)
         if group.is_main and restart is not None and not list_checkpoints(run):     # None: of `adapt`
-            warn_about_overlap(recipe, text.corpora)
+            warn_about_overlap(recipe, text.corpora, run / PREPARED)
         while True:
             training = start_training(recipe, run, group, text)
             if training.state.finished(recipe) and training.state.validated():
@@ -100,8 +110,8 @@ def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool | None)
                 training.train()
                 return evaluate_best_model(training)
             except Diverged as divergence:
-                possible = recipe.training.divergence != "stop" and can_roll_back(run, training.state)
-                group.barrier()                                         # wait until all ranks have listed checkpoints
+                possible = recipe.training.divergence != "stop" and group.from_main_rank(
+                    partial(can_roll_back, run, training.state))
                 if not possible:
                     remedy = remedy_of(recipe, training.state, run, training.step.dtype)
                     raise Diverged(divergence.evidence, remedy) from divergence
@@ -161,15 +171,14 @@ def require_same_files(run: Path, lock: str, held_out_crc32: int, group: Process
     deadline = time.monotonic() + DIRECTORY_SECONDS
     while not (sees := sees_lock()) and time.monotonic() < deadline:
         time.sleep(0.1)
-    ranks = group.gather([(socket.gethostname(), sees, held_out_crc32)])
-    main_host, _, main_crc32 = ranks[0]
-    for rank, (host, sees, crc32) in enumerate(ranks):
+    ranks = group.gather([(sees, held_out_crc32)])
+    for name, (sees, crc32) in zip(group.names, ranks, strict=True):
         if not sees:
-            raise UserError(f"process {rank} on {host} does not see the run directory {run} of process 0 on "
-                            f"{main_host}. Name a --run-dir on a file system that all machines share.")
-        if crc32 != main_crc32:
-            raise UserError(f"the validation or test text of process {rank} on {host} differs from that of process 0 "
-                            f"on {main_host}. Copy the text of data.valid and data.test to all machines.")
+            raise UserError(f"{name} does not see the run directory {run} of {group.names[0]}. Name a --run-dir on a "
+                            "file system that all machines share.")
+        if crc32 != ranks[0][1]:
+            raise UserError(f"the validation or test text of {name} differs from that of {group.names[0]}. Copy the "
+                            "text of data.valid and data.test to all machines.")
 
 
 def _set_up(recipe: Recipe) -> tuple[torch.device, torch.dtype]:
@@ -204,7 +213,10 @@ def start_training(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCE
     text = text or training_text(recipe, run, group)
     tokenizers = group.main_rank_first(lambda: train_or_load_tokenizers(text, run / "tokenizer", group.is_main))
     prepared = _prepare(text, tokenizers, run, group)
-    resampled = ResampledEpochs(prepared, tokenizers, text, group.is_main) if recipe.resamples_epochs else None
+    # On a CPU, the training itself uses all cores.
+    spare = 1 if device.type == "cpu" else max(1, available_cores() - int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+    resampled = ResampledEpochs(prepared, tokenizers, text, group.is_main,
+                                processes=spare) if recipe.resamples_epochs else None
     validation = Validation(recipe, tokenizers)
 
     sizes = tokenizers.source.vocab_size, tokenizers.target.vocab_size
@@ -218,10 +230,8 @@ def start_training(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCE
     max_length = recipe.data.cleaning.max_pieces + 1
     shape = None
     if model.trains_packed(dtype):
-        plan = plan_epoch(prepared.corpus, section.batch_tokens, section.accumulation, recipe.seed, epoch=0)
         # The same shape on all ranks: the matrix products of a GPU round differently for other sizes.
-        computed = (dict(group.of_all_ranks(step)).values() for step in plan)
-        shape = Shape.for_plan(prepared.corpus, computed, max_length)
+        shape = group.from_main_rank(lambda: _shape(recipe, prepared.corpus, group, max_length))
     elif model.trains_packed(dtype, head_size=64):
         size = model.attentions[0].head_size
         console.print_message(f"attention heads of {size} features (model.d_model / model.num_heads) are padded on a "
@@ -232,7 +242,7 @@ def start_training(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCE
     if section.consistency and type(model).loss is not Model.loss:
         raise RecipeError(f"training.consistency: a model of type {recipe.model.type} has a loss of its own, and the "
                           "two passes are compared by the usual one. Remove the key.")
-    guided = GuidedAlignment.for_training(prepared, tokenizers, section.guided_alignment, group.main_rank_first)
+    guided = GuidedAlignment.for_training(prepared, tokenizers, section, group.main_rank_first)
     step = TrainingStep(model, section, dtype, seed=recipe.seed, max_length=max_length, shape=shape, guided=guided,
                         cutoff=TokenCutoff(*sizes, tuple(tokenizers.source.languages.values())), group=group)
     state, checkpoint = TrainState(), newest_checkpoint(run) if group.is_main else None
@@ -257,9 +267,17 @@ def start_training(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCE
                         model_checksums["start_from"])
 
 
+def _shape(recipe: Recipe, corpus: EncodedCorpus, group: ProcessGroup, max_length: int) -> Shape:
+    """Return the shape of all batches of a training on a GPU, from the first steps of the first epoch."""
+    section = recipe.training
+    plan = plan_epoch(corpus, section.batch_tokens, section.accumulation, recipe.seed, epoch=0)
+    computed = (dict(group.of_all_ranks(corpus, step)).values() for step in islice(plan, SHAPE_STEPS))
+    return Shape.for_plan(corpus, computed, max_length)
+
+
 def _prepare(text: TrainingText, tokenizers: Tokenizers, run: Path, group: ProcessGroup) -> Prepared:
     """Prepare the training text on the main rank; open it on all ranks."""
-    arguments = text, tokenizers, run / "prepared", num_threads()
+    arguments = text, tokenizers, run / PREPARED, text.recipe.training.threads
     prepared = prepare(*arguments) if group.is_main else None
     name, *_ = group.gather([prepared.directory.name if prepared else ""])
     return prepared or prepare(*arguments, name)

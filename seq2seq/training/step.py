@@ -27,6 +27,7 @@ from seq2seq.model.consistency import TokenCutoff, consistency_loss, two_passes
 from seq2seq.model.loss import LossSum
 from seq2seq.recipe import TrainingSection
 from seq2seq.storage.averaging import MOVING_AVERAGE
+from seq2seq.training.clock import Clock
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup
 from seq2seq.training.guided_alignment import GuidedAlignment
 from seq2seq.training.optimizers import build_optimizer
@@ -45,6 +46,7 @@ class TrainingStep:
     max_tokens: maximum number of tokens of a micro-batch, source and target together; larger micro-batches are split.
         It is lowered permanently after each out-of-memory error. None: no limit.
     deterministic: False once an operator has no deterministic algorithm.
+    clock: clock of the training, which counts the time of waiting for other ranks and of reading batches.
     """
 
     def __init__(self, model: Model, section: TrainingSection, dtype: torch.dtype = torch.float32, *, seed: int,
@@ -79,6 +81,7 @@ class TrainingStep:
         self.shape = shape
         self.max_tokens: int | None = None
         self.deterministic = True
+        self.clock = Clock()
         # The labels of guided alignment are chosen on the host, so a graph cannot compute their loss.
         self.graphs = CudaGraphs(self.device, "training") if shape is not None and guided is None else None
         self.captured: dict[str, torch.cuda.CUDAGraph | None] = {}
@@ -98,8 +101,9 @@ class TrainingStep:
         # Only here: validation and translations compute fp32 as fp32, also in a training in TF32.
         allow_tf32(self.section.precision == "tf32")
         try:
-            sums, gradient = self.accumulate(corpus, self.group.micro_batches(micro_batches), number)
-            self.group.sum([gradient, sums])
+            sums, gradient = self.accumulate(corpus, self.group.micro_batches(corpus, micro_batches), number)
+            with self.clock.phase("waiting"):                                  # on a GPU, the host does not wait here
+                self.group.sum([gradient, sums])
             _, target_tokens = corpus.tokens(micro_batches)                     # of all ranks
             norm = mean_gradient_norm(self.blocks.blocks_of(gradient), target_tokens)
             scale_gradient(gradient, norm, target_tokens, self.section.gradient_clip)
@@ -162,7 +166,8 @@ class TrainingStep:
         try:
             torch.manual_seed(derived_seed(self.seed, "dropout", *path))
             fill = shape or (Shape.of(corpus, pairs).rounded() if self.device.type == "cpu" else None)
-            batch = gather(corpus, pairs, fill, self.max_length).to(self.device)
+            with self.clock.phase("reading"):
+                batch = gather(corpus, pairs, fill, self.max_length).to(self.device)
             if shape is None or self.graphs is None:
                 gradient, losses = self.blocks.buffer(), self._losses()
                 links = None if self.guided is None else self.guided.labels.gather(corpus, pairs, batch)
@@ -273,8 +278,10 @@ class TrainingStep:
             self.release_graph()
             CudaGraphs.free_unused_memory()
         self.max_tokens = max(1, tokens // 2)
+        slower = "" if self.graphs is None else ", and steps run without CUDA graphs, more slowly"
         console.warn(f"memory did not suffice for a micro-batch of {tokens:,} tokens; from now on, micro-batches of "
-                     f"more than {self.max_tokens:,} tokens are split. Except for dropout, gradients stay the same.")
+                     f"more than {self.max_tokens:,} tokens are split{slower}. Except for dropout, gradients stay the "
+                     "same.")
 
     def release_graph(self) -> None:
         """Delete the graph and its memory, which is about as large as all activations. A later step makes a new graph,
@@ -304,10 +311,10 @@ class TrainingStep:
         return self.blocks.by_weight(self.ema_blocks) if self.ema_blocks else []
 
     def state(self) -> dict[str, Tensor]:
-        """Return the tensors of the optimizer and the moving average by name, on the CPU."""
+        """Return copies of the tensors of the optimizer and the moving average by name, on the CPU."""
         tensors = {f"{OPTIMIZER}{name}": value for name, value in self.optimizer.state().items()}
         tensors |= {f"{MOVING_AVERAGE}{name}": value for name, value in zip(self.names, self.ema_weights, strict=False)}
-        return {name: value.cpu() for name, value in tensors.items()}
+        return {name: value.detach().to("cpu", copy=True) for name, value in tensors.items()}
 
     def restore(self, weights: dict[str, Tensor], state: dict[str, Tensor]) -> None:
         """Restore the weights, and a result of `state`."""

@@ -7,7 +7,6 @@ for all earlier work of the GPU whenever it reads a number from the GPU.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -62,10 +61,8 @@ class StepResults:
         """Add the unread results to the train state, after a single copy from the GPU."""
         if not self.unread:
             return
-        began = time.monotonic()
         results, self.unread = self.unread, []
         numbers = torch.stack([result.numbers for result in results]).tolist()
-        self.state.add_to_window(seconds=time.monotonic() - began)
         for result, (loss, likelihood, norm) in zip(results, numbers, strict=True):
             if math.isfinite(norm):
                 self.state.skipped_in_row = 0

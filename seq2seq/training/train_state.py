@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from seq2seq.recipe import Average, Recipe
+from seq2seq.training.clock import PHASES, as_percentages
 
 SMOOTHING_STEPS = 50
 """Time constant, in steps, of the loss' exponential moving average; a single bad batch hardly changes the average."""
@@ -30,8 +31,9 @@ class TrainState:
     stale: number of validations since the best score in `validations`.
     skipped: number of steps that were skipped because their gradient was not finite.
     skipped_in_row: number of steps skipped since the last step with a finite gradient.
-    window: sums since the last log line, by name; `likelihood` is the negative log-likelihood of the targets.
-    seconds: time spent in training and validation until the last log line.
+    window: sums since the last log line, by name; `likelihood` is the negative log-likelihood of the targets, and each
+        phase of the clock is in seconds.
+    seconds: wall-clock time until the last log line, by phase; without the time between stopping and resuming.
     averaged: steps of the checkpoints whose average has been validated after the last step; empty: none.
     most_tokens: `TrainingStep.max_tokens`, which is lowered after out-of-memory errors.
     logged: number of records in the log.
@@ -53,7 +55,7 @@ class TrainState:
     skipped: int = 0
     skipped_in_row: int = 0
     window: dict[str, float] = field(default_factory=dict)
-    seconds: float = 0.0
+    seconds: dict[str, float] = field(default_factory=dict)
     averaged: list[int] = field(default_factory=list)
     most_tokens: int | None = None
     logged: int = 0
@@ -133,5 +135,7 @@ class TrainState:
         """Return a one-line summary of the training for messages."""
         best = "" if self.best_score is None else f", best validation {self.best_score:.2f} at step {self.best_step:,}"
         skipped = f", {self.skipped:,} steps skipped" if self.skipped else ""
-        seconds = self.seconds + self.window.get("seconds", 0)
-        return f"{self.step:,} steps in {seconds / 60:.1f} minutes{best}{skipped}"
+        seconds = {phase: self.seconds.get(phase, 0) + self.window.get(phase, 0) for phase in PHASES}
+        whole = sum(seconds.values())
+        shares = ", ".join(as_percentages({phase: seconds[phase] / whole for phase in PHASES})) if whole else ""
+        return f"{self.step:,} steps in {whole / 60:.1f} minutes{shares and f' ({shares})'}{best}{skipped}"

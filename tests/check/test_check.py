@@ -82,7 +82,7 @@ def test_lines_of_a_table_with_a_header_are_numbered_as_in_the_file(directory):
     assert any("(line 4)" in warning for warning in report.warnings)
 
 
-def test_too_little_training_text_to_judge_its_pairs_is_read_for_the_tokenizer_and_once_more(directory, monkeypatch):
+def test_too_little_text_to_judge_its_pairs_is_read_twice_for_the_tokenizer_and_once_more(directory, monkeypatch):
     opened, read = Counter(), read_lines
 
     def counted(path, *arguments):
@@ -91,7 +91,7 @@ def test_too_little_training_text_to_judge_its_pairs_is_read_for_the_tokenizer_a
 
     monkeypatch.setattr("seq2seq.data.corpus.read_lines", counted)
     checked()
-    assert opened["train.de"] == 2
+    assert opened["train.de"] == 3
     assert opened["test.de"] == 2, "the second time by the function that a training calls"
 
 
@@ -151,8 +151,9 @@ def test_the_size_is_that_of_the_model(directory):
     report = checked()
     assert report.model["parameters"] == built
     assert report.model["of_embeddings"] == 283 * 12
-    assert report.model["bytes_in_training"] == 16 * built                      # weight, gradient, Adam's two means
-    assert checked("training.ema_decay=0.9").model["bytes_in_training"] == 20 * built
+    # Weight, gradient and Adam's two means; then the copy for a checkpoint, without the gradient.
+    assert report.model["bytes_in_training"] == (16 + 12) * built
+    assert checked("training.ema_decay=0.9").model["bytes_in_training"] == (20 + 16) * built
     apart = checked("model.tied_embeddings=none", "tokenizer.joint=false")
     assert apart.model["of_embeddings"] == 3 * 283 * 12
 

@@ -3,6 +3,7 @@
 import pytest
 from toy import train_toy, write_corpus
 
+from seq2seq.data import kept_pairs, leakage
 from seq2seq.data.corpus import read_pairs
 from seq2seq.data.leakage import HeldOutText, comparable, overlap_warning, warn_about_overlap
 from seq2seq.recipe import load_recipe
@@ -60,6 +61,19 @@ def test_text_of_punctuation_alone_and_words_with_inner_signs_stay_different():
     assert comparable("«Ja.»") == comparable("ja") and comparable("नमस्ते।") == comparable("नमस्ते")
 
 
+@pytest.mark.slow
+def test_processes_find_the_same_sentences_as_one(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(kept_pairs, "BLOCK_LINES", 7)
+    sentences = [(f"Satz {number % 60}", f"sentence {number}") for number in range(101)]
+    recipe, told = recipe_of(tmp_path, sentences[13:31], sentences), []
+    for processes in (1, 2):
+        with_processes = recipe.model_copy(update={"training": recipe.training.model_copy(
+            update={"threads": processes})})
+        warn_about_overlap(with_processes, recipe.data.train, tmp_path / f"prepared-{processes}")
+        told.append(capsys.readouterr().err)
+    assert told[0] == told[1] != ""
+
+
 def test_a_pair_of_the_reverse_direction_is_the_same_pair(tmp_path):
     (tmp_path / "back.tsv").write_text(f"{CAPTION[1]}\t{CAPTION[0]}\n")
     back = ", {file: back.tsv, languages: {source: en, target: de}}"
@@ -67,16 +81,20 @@ def test_a_pair_of_the_reverse_direction_is_the_same_pair(tmp_path):
     assert found == {"source": ([1], 1), "target": ([1], 1), "pair": ([1], 1)}
 
 
-def test_a_few_sentences_that_every_corpus_has_are_counted_without_a_warning(tmp_path, capsys):
+def test_a_few_sentences_that_every_corpus_has_are_counted_without_a_warning(tmp_path, capsys, monkeypatch):
     sentences = [(f"Satz {number}", f"sentence {number}") for number in range(200)]
     recipe = recipe_of(tmp_path, [("Ja.", "Yes."), ("Nein.", "No."), ("So.", "So.")], [*sentences, ("Ja.", "Yes.")])
-    warn_about_overlap(recipe, recipe.data.train)
+    warn_about_overlap(recipe, recipe.data.train, tmp_path / "prepared")
     told = capsys.readouterr().err
     assert told.startswith("valid: 1 of 201 sources") and "warning" not in told
     recipe = recipe_of(tmp_path, sentences[:3], sentences)
-    warn_about_overlap(recipe, recipe.data.train)
+    warn_about_overlap(recipe, recipe.data.train, tmp_path / "prepared")
     told = capsys.readouterr().err
     assert "warning" in told and "train.de:1, line 2 at train.de:2" in told
+    with monkeypatch.context() as patch:                                        # the text is not read again
+        patch.setattr(leakage, "read_pairs", None)
+        warn_about_overlap(recipe, recipe.data.train, tmp_path / "prepared")
+    assert capsys.readouterr().err == told
     assert overlap_warning("valid", {}) == ""
 
 

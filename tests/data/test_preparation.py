@@ -6,6 +6,7 @@ import pytest
 
 from seq2seq.check import blocking_problems
 from seq2seq.data import preparation
+from seq2seq.data.block_processes import BlockProcesses
 from seq2seq.data.corpus import Counts, as_lines
 from seq2seq.data.preparation import (
     TrainingText,
@@ -13,6 +14,8 @@ from seq2seq.data.preparation import (
     cleaned,
     corpus_repetitions,
     id_type,
+    kept_pairs,
+    sampled_pairs,
 )
 from seq2seq.data.resampled_epochs import ResampledEpochs
 from seq2seq.errors import CorpusError
@@ -28,9 +31,16 @@ def of_recipe(function):
     return lambda recipe, *arguments, **options: function(TrainingText.of(recipe), *arguments, **options)
 
 
-prepare, train_or_load_tokenizers, training_pairs, load_or_make_tokenizers = map(of_recipe, (
-    preparation.prepare, preparation.train_or_load_tokenizers, preparation.training_pairs,
+prepare, train_or_load_tokenizers, load_or_make_tokenizers = map(of_recipe, (
+    preparation.prepare, preparation.train_or_load_tokenizers,
     blocking_problems.load_or_make_tokenizers))
+
+
+def sample_of(recipe, directory):
+    """Return the pairs that the recipe's tokenizer is trained on."""
+    with BlockProcesses(1) as processes:
+        text = TrainingText.of(recipe)
+        return list(sampled_pairs(text, kept_pairs(text, (True, True), directory, processes)))
 
 
 def random_line(random, longest):
@@ -83,7 +93,7 @@ def written(directory):
 
 
 def test_mapped_ids_equal_what_the_tokenizer_says(recipe, tokenizers, tmp_path):
-    prepared = prepare(recipe, tokenizers, tmp_path / "prepared", threads=1)
+    prepared = prepare(recipe, tokenizers, tmp_path / "prepared")
     for side, tokenizer, name in ((prepared.corpus.source, tokenizers.source, "first.source"),
                                   (prepared.corpus.target, tokenizers.target, "first.target")):
         assert sentences(side) == [[*ids, END_ID] for ids in tokenizer.encode(lines_of(tmp_path, name))]
@@ -98,12 +108,12 @@ def test_the_tokenizer_is_trained_on_the_cleaned_text_of_all_corpora(recipe, tmp
              for pair in zip(*(lines_of(tmp_path, f"{name}.{side}") for side in ("source", "target")), strict=True)]
     (tmp_path / "second.source").open("a", encoding="utf-8").write("\n")        # a pair with an empty side
     (tmp_path / "second.target").open("a", encoding="utf-8").write("alone\n")
-    assert list(training_pairs(both)) == pairs
+    assert sample_of(both, tmp_path / "kept") == pairs
 
 
 def test_several_corpora_are_concatenated_with_their_weights(recipe, tokenizers, tmp_path):
     both = recipe_of(tmp_path, second=[SECOND | {"weight": 2.5, "name": "more"}])
-    prepared = prepare(both, tokenizers, tmp_path / "prepared", threads=1)
+    prepared = prepare(both, tokenizers, tmp_path / "prepared")
     assert prepared.corpus.weights.tolist() == [1.0] * PAIRS + [2.5] * 7
     assert prepared.corpus.lines.tolist() == [*range(1, PAIRS + 1), *range(1, 8)]
     assert sentences(prepared.corpus.source)[PAIRS:] == [
@@ -113,16 +123,16 @@ def test_several_corpora_are_concatenated_with_their_weights(recipe, tokenizers,
 
 def test_another_weight_needs_no_new_arrays(recipe, tokenizers, tmp_path):
     parent = tmp_path / "prepared"
-    prepare(recipe_of(tmp_path, second=[SECOND | {"weight": 2.0}]), tokenizers, parent, threads=1)
+    prepare(recipe_of(tmp_path, second=[SECOND | {"weight": 2.0}]), tokenizers, parent)
     before = written(parent)
-    prepared = prepare(recipe_of(tmp_path, second=[SECOND | {"weight": 0.5}]), tokenizers, parent, threads=1)
+    prepared = prepare(recipe_of(tmp_path, second=[SECOND | {"weight": 0.5}]), tokenizers, parent)
     assert written(parent) == before
     assert prepared.corpus.weights.tolist() == [1.0] * PAIRS + [0.5] * 7
 
 
 def test_a_corpus_named_twice_is_counted_twice(recipe, tokenizers, tmp_path):
     twice = recipe_of(tmp_path, second=[{"source": "first.source", "target": "first.target"}])
-    prepared = prepare(twice, tokenizers, tmp_path / "prepared", threads=1)
+    prepared = prepare(twice, tokenizers, tmp_path / "prepared")
     assert [counts["kept"] for counts in prepared.counts.values()] == [PAIRS, PAIRS]
 
 
@@ -134,7 +144,7 @@ def test_pairs_of_too_many_pieces_are_left_out_and_counted(recipe, tokenizers, t
     ]
     longest = sorted(lengths)[PAIRS // 2]
     kept = [line for line, length in enumerate(lengths, start=1) if length <= longest]
-    prepared = prepare(recipe_of(tmp_path, max_pieces=longest), tokenizers, tmp_path / "prepared", threads=1)
+    prepared = prepare(recipe_of(tmp_path, max_pieces=longest), tokenizers, tmp_path / "prepared")
     assert 0 < len(kept) < PAIRS
     assert prepared.corpus.lines.tolist() == kept
     assert len(prepared.corpus) == len(kept)
@@ -146,7 +156,7 @@ def test_pairs_of_too_many_pieces_are_left_out_and_counted(recipe, tokenizers, t
 
 def test_a_corpus_of_which_nothing_is_left_is_an_error(recipe, tokenizers, tmp_path):
     with pytest.raises(CorpusError, match="too_many_pieces"):
-        prepare(recipe_of(tmp_path, max_pieces=1), tokenizers, tmp_path / "prepared", threads=1)
+        prepare(recipe_of(tmp_path, max_pieces=1), tokenizers, tmp_path / "prepared")
 
 
 def test_ids_take_two_bytes_where_these_can_hold_them():
@@ -164,38 +174,39 @@ def test_blocks_contain_everything_in_order():
 
 def test_unchanged_text_is_not_prepared_again(recipe, tokenizers, tmp_path):
     parent = tmp_path / "prepared"
-    first = prepare(recipe, tokenizers, parent, threads=1)
+    first = prepare(recipe, tokenizers, parent)
     before = written(parent)
-    again = prepare(recipe_of(tmp_path), tokenizers, parent, threads=2)
+    again = prepare(recipe_of(tmp_path), tokenizers, parent, processes=2)
     assert written(parent) == before and len(before) == 7
     assert (again.fingerprint, again.counts, again.directory) == (first.fingerprint, first.counts, first.directory)
     assert sentences(again.corpus.source) == sentences(first.corpus.source)
 
 
 def test_changed_text_is_prepared_anew(recipe, tokenizers, tmp_path):
-    first = prepare(recipe, tokenizers, tmp_path / "prepared", threads=1)
+    first = prepare(recipe, tokenizers, tmp_path / "prepared")
     path = tmp_path / "first.target"
     path.write_text(path.read_text(encoding="utf-8").replace("dog", "cat"), encoding="utf-8")
-    second = prepare(recipe, tokenizers, tmp_path / "prepared", threads=1)
+    second = prepare(recipe, tokenizers, tmp_path / "prepared")
     assert second.directory != first.directory and second.fingerprint != first.fingerprint
     assert sentences(second.corpus.target) == [
         [*ids, END_ID] for ids in tokenizers.target.encode(lines_of(tmp_path, "first.target"))]
 
 
 def test_text_that_was_only_touched_gives_the_same_fingerprint(recipe, tokenizers, tmp_path):
-    first = prepare(recipe, tokenizers, tmp_path / "prepared", threads=1)
+    first = prepare(recipe, tokenizers, tmp_path / "prepared")
     os.utime(tmp_path / "first.source", ns=(1, 1))
-    assert prepare(recipe, tokenizers, tmp_path / "prepared", threads=1).fingerprint == first.fingerprint
+    assert prepare(recipe, tokenizers, tmp_path / "prepared").fingerprint == first.fingerprint
 
 
 def test_another_tokenizer_or_other_limits_are_prepared_anew(recipe, tokenizers, tmp_path):
-    directories = {prepare(recipe, tokenizers, tmp_path / "prepared", threads=1).directory}
+    directories = {prepare(recipe, tokenizers, tmp_path / "prepared").directory}
     section = recipe.tokenizer.model_copy(update={"vocab_size": 287})
-    others = train_tokenizers(training_pairs(recipe), section, 1)
+    lines = [lines_of(tmp_path, f"first.{side}") for side in ("source", "target")]
+    others = train_tokenizers(zip(*lines, strict=True), section, 1)
     assert others.source.fingerprint != tokenizers.source.fingerprint
-    directories.add(prepare(recipe, others, tmp_path / "prepared", threads=1).directory)
-    directories.add(prepare(recipe_of(tmp_path, max_pieces=5), tokenizers, tmp_path / "prepared", threads=1).directory)
-    directories.add(prepare(recipe_of(tmp_path, sampling=0.5), tokenizers, tmp_path / "prepared", threads=1).directory)
+    directories.add(prepare(recipe, others, tmp_path / "prepared").directory)
+    directories.add(prepare(recipe_of(tmp_path, max_pieces=5), tokenizers, tmp_path / "prepared").directory)
+    directories.add(prepare(recipe_of(tmp_path, sampling=0.5), tokenizers, tmp_path / "prepared").directory)
     assert len(directories) == 4
 
 
@@ -206,8 +217,8 @@ def test_a_preparation_that_was_cut_off_is_done_again(recipe, tokenizers, tmp_pa
     with monkeypatch.context() as patch:
         patch.setattr("os.rename", stop)
         with pytest.raises(KeyboardInterrupt):
-            prepare(recipe, tokenizers, tmp_path / "prepared", threads=1)
-    assert len(prepare(recipe, tokenizers, tmp_path / "prepared", threads=1).corpus) == PAIRS
+            prepare(recipe, tokenizers, tmp_path / "prepared")
+    assert len(prepare(recipe, tokenizers, tmp_path / "prepared").corpus) == PAIRS
 
 
 def test_tokenizers_are_trained_once(recipe, tmp_path):
@@ -249,7 +260,7 @@ def sampled(tokenizers, recipe, tmp_path, monkeypatch):
 
     def make(max_pieces=256):
         sampling = recipe_of(tmp_path, sampling=0.3, max_pieces=max_pieces)
-        prepared = prepare(sampling, tokenizers, tmp_path / f"prepared-{len(made)}", threads=1)
+        prepared = prepare(sampling, tokenizers, tmp_path / f"prepared-{len(made)}")
         made.append(ResampledEpochs(prepared, tokenizers, TrainingText.of(sampling)))
         return made[-1]
 
@@ -291,7 +302,9 @@ def test_past_epochs_are_deleted_and_the_next_is_made_ahead(sampled):
     epochs = sampled()
     directory = epochs.prepared.directory
     epochs.corpus(0)
+    (directory / "epoch-00000-of-another-seed").mkdir()
     epochs.corpus(1)
+    assert not list(directory.glob("epoch-00000*"))
     epochs.corpus(2)
     epochs.close()
     assert not list(directory.glob("epoch-*"))
@@ -325,7 +338,7 @@ def test_cleaning_ignores_the_tag(recipe, tmp_path):
 def test_other_languages_are_prepared_anew_for_they_say_which_side_of_a_memory_is_which(recipe, tokenizers, tmp_path):
     turned = Recipe.model_validate(recipe.model_dump() | {"languages": {"source": "en", "target": "de"}}
                                    ).with_directory(recipe.directory)
-    directories = {prepare(each, tokenizers, tmp_path / "prepared", threads=1).directory for each in (recipe, turned)}
+    directories = {prepare(each, tokenizers, tmp_path / "prepared").directory for each in (recipe, turned)}
     assert len(directories) == 2
 
 
@@ -333,4 +346,4 @@ def test_weights_that_leave_an_epoch_empty_are_refused(recipe, tokenizers, tmp_p
     first = recipe.data.train[0].model_copy(update={"weight": 1e-6})
     hardly = recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": (first,)})})
     with pytest.raises(CorpusError):
-        prepare(hardly, tokenizers, tmp_path / "prepared", threads=1)
+        prepare(hardly, tokenizers, tmp_path / "prepared")

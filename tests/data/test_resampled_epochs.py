@@ -46,7 +46,7 @@ def epochs_of(folder):
         directory = folder / f"run-{len(made)}"
         (directory / "tokenizer").parent.mkdir()
         tokenizers = train_or_load_tokenizers(TrainingText.of(recipe), directory / "tokenizer")
-        prepared = prepare(TrainingText.of(recipe), tokenizers, directory / "prepared", threads=1)
+        prepared = prepare(TrainingText.of(recipe), tokenizers, directory / "prepared")
         made.append(ResampledEpochs(prepared, tokenizers, TrainingText.of(recipe), **options))
         return made[-1]
 

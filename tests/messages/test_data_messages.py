@@ -4,12 +4,14 @@ import bz2
 import gzip
 import json
 import lzma
+import signal
 import sys
 from unittest import mock
 
 import zstandard
 from catalogue import Catalogue
 
+from seq2seq.data.block_processes import MIN_BLOCKS, BlockProcesses
 from seq2seq.data.cleaning import clean
 from seq2seq.data.corpus import Counts, first_line_warnings, read_corpus
 from seq2seq.recipe import Cleaning, Corpus, Languages, load_recipe
@@ -96,6 +98,12 @@ def the_columns_of_a_table_are_unclear(folder):
     (folder / "recipe.yaml").write_text("name: x\nlanguages: {source: en, target: de}\n"
                                         "data: {train: [{file: a.tsv}], valid: {file: a.tsv, source: 2, target: 3}}\n")
     return "\n".join(" ".join(warning) for warning in first_line_warnings(load_recipe(folder / "recipe.yaml")))
+
+
+@MESSAGES
+def a_process_that_prepares_text_is_killed(folder):
+    with BlockProcesses(2) as processes:
+        return list(processes.map(signal.raise_signal, [signal.SIGKILL] * MIN_BLOCKS))
 
 
 @MESSAGES

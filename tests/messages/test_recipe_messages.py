@@ -21,7 +21,7 @@ ADDED = [
     "training: {max_steps: -_}", "training: {max_steps: true}", "training: {max_steps: 0}",
     "training: {learning_rate: fast}", "training: {learning_rate: .inf}", "training: {learning_rate: NaN}",
     "training: {label_smoothing: -inf}", "training: {label_smoothing: 1}", "training: {gradient_clip: -1}",
-    "training: {checkpoint_minutes: 5}", "training: {threads: inf}", "seed: many",
+    "training: {checkpoint_minutes: -1}", "training: {threads: inf}", "seed: many",
     "training: {betas: [0.9]}", "training: {betas: [0.1, 0.2, 0.3]}", "training: {betas: [0.1, x]}",
     "training: {betas: 0.9}", "training:", "training: {average: last}", "training: {optimizer: adm}", "model: [1]",
     "tokenizer: {joint: no}", "tokenizer: {vocab_size: 8k}", "tokenizer: {vocab_size: 259}",

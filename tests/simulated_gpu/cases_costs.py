@@ -93,7 +93,7 @@ def record_of_step(recipe, folder, group, micro_batches):
         steps = training.batches()
         training.update(*next(steps))                                           # makes the optimizer's state
         corpus, step = next(steps)
-        assert len(group.micro_batches(step)) == micro_batches
+        assert len(group.micro_batches(corpus, step)) == micro_batches
         gpu.record.clear()
         training.update(corpus, step)
         group.maximum((0, 0))                                                   # as the loop does after each step

@@ -12,6 +12,7 @@ from seq2seq.data.batching import Shape
 from seq2seq.model.variants import rnn
 from seq2seq.recipe import load_recipe
 from seq2seq.storage.checkpoints import newest_checkpoint
+from seq2seq.training.clock import PHASES
 from seq2seq.training.run import start_training, train
 from seq2seq.translation.generation import generate
 from seq2seq.translation.translator import Translator
@@ -68,8 +69,8 @@ def scores(found):
 def records(run):
     """The log without what depends on the clock."""
     lines = (run / "metrics.jsonl").read_text().splitlines()
-    return [{key: value for key, value in json.loads(line).items() if key not in ("seconds", "tokens_per_second")}
-            for line in lines]
+    clock = ("seconds", "tokens_per_second", *PHASES)
+    return [{key: value for key, value in json.loads(line).items() if key not in clock} for line in lines]
 
 
 def numbers(record):

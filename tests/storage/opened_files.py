@@ -19,7 +19,11 @@ def watch(event, arguments):
         path, mode, flags = arguments
         writes = bool(flags & WRITING) if isinstance(flags, int) else any(letter in (mode or "r") for letter in "wax+")
         (written if writes else read).add(os.path.abspath(os.fsdecode(path)))
-    elif event in ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate"):
+    elif event in ("os.remove", "os.rmdir"):
+        path, directory = arguments                                             # -1: none
+        base = os.readlink(f"/proc/self/fd/{directory}") if directory >= 0 else ""
+        written.add(os.path.abspath(os.path.join(base, os.fsdecode(path))))
+    elif event in ("os.rename", "os.mkdir", "os.link", "os.symlink", "os.truncate"):
         written.update(os.path.abspath(os.fsdecode(path)) for path in arguments[:2] if isinstance(path, str | bytes))
 
 

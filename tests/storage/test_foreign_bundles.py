@@ -24,7 +24,8 @@ FILES = ("metadata.json", "model.safetensors", "recipe.yaml", "tokenizer.model")
 COMMANDS = {
     "translate": (["translate", "bundle", "text.en", "--output", "out", *CPU], ["out"]),
     "evaluate": (["evaluate", "bundle", "--source", "text.en", "--reference", "text.de", *CPU], []),
-    "report": (["report", "bundle", "--source", "text.en", "--reference", "text.de", "--output", "out", *CPU], ["out"]),
+    "report": (["report", "bundle", "--source", "text.en", "--reference", "text.de", "--output", "out.html", *CPU],
+               ["out.html"]),
     "export": (["export", "bundle", "--to", "huggingface", "--source", "text.en", "--output", "out"], ["out"]),
     "serve": (["serve", "bundle", "--port", "0", *CPU], []),
     "adapt": (["adapt", "bundle", "train.en", "train.de", "--general", "general.en", "--general", "general.de",
@@ -94,7 +95,7 @@ def test_no_file_is_opened_but_those_of_the_bundle_and_of_the_user(work, name):
     # A new directory is written under a temporary name beside its own, and directories are synced.
     outputs = [work / "home", Path("/dev"), Path("/proc/self"), *(work / output for output in outputs), *(
         Path(path) for path in written
-        if Path(path).parent == work and Path(path).name.startswith((".out.", "out.part")))]
+        if Path(path).parent == work and Path(path).name.startswith((".out.", "out.part", "out.html.part")))]
     system = [*sys.path[1:], sys.prefix, sys.base_prefix, os.path.realpath(sys.prefix), "/usr", "/etc", "/proc", "/sys"]
     assert [path for path in written if not is_in(path, outputs) and Path(path) != work] == []
     assert [path for path in read if not is_in(path, (*outputs, work / "bundle", *named, PACKAGE.parent, *system))

@@ -8,8 +8,9 @@ import pytest
 from toy import RECIPE, WORDS
 
 from seq2seq.cli import main
+from seq2seq.data.block_processes import BlockProcesses
 from seq2seq.data.corpus import Counts, as_lines, read_pairs
-from seq2seq.data.preparation import TrainingText, cleaned, prepare, prepared_text, training_pairs
+from seq2seq.data.preparation import TrainingText, cleaned, kept_pairs, prepare, prepared_text, sampled_pairs
 from seq2seq.documents.translate_document import translate_document
 from seq2seq.errors import CheckpointError, FormatError, OptionError, RecipeError
 from seq2seq.evaluation.recipe_tests import read_tests
@@ -81,13 +82,16 @@ def results(n_best):
     return [(best.text, round(best.score, 4)) for best, *_ in n_best]
 
 
-def test_each_source_follows_the_two_sentences_before_it_in_its_document(folder):
+def test_each_source_follows_the_two_sentences_before_it_in_its_document(folder, tmp_path):
     recipe = load_recipe(folder / "recipe.yaml")
     lines = (folder / "valid.en").read_text().splitlines()
     assert [source for _, source, _ in as_lines(read_pairs(recipe, recipe.data.valid[0]))][:7] == [
         f"␞ {lines[0]}", f"{lines[0]}␞ {lines[1]}", f"{lines[0]}␞ {lines[1]}␞ {lines[2]}",
         f"{lines[1]}␞ {lines[2]}␞ {lines[3]}", f"{lines[2]}␞ {lines[3]}␞ {lines[4]}", "", f"␞ {lines[6]}"]
-    assert not any("␞" in source for source, _ in training_pairs(TrainingText.of(recipe)))
+    text = TrainingText.of(recipe)
+    with BlockProcesses(1) as processes:
+        kept = kept_pairs(text, (True, True), tmp_path, processes)
+    assert not any("␞" in source for source, _ in sampled_pairs(text, kept))
 
 
 def test_a_fifth_of_the_training_pairs_has_an_empty_context(folder, tmp_path):

@@ -13,9 +13,12 @@ from seq2seq.data.batching import EncodedCorpus, EncodedSide
 from seq2seq.errors import RecipeError
 from seq2seq.interop.exporting import put_head_first
 from seq2seq.recipe import load_recipe
+from seq2seq.storage import growing_files
+from seq2seq.training import guided_alignment
 from seq2seq.training.alignment_head import best_aligner
 from seq2seq.training.guided_alignment import (
     CHECKSUMS,
+    DIRECTORY,
     FILES,
     AlignmentLabels,
     GuidedAlignment,
@@ -104,7 +107,7 @@ def test_damaged_labels_are_computed_again(guided_run, tmp_path):
     shutil.copytree(guided_run / "run", tmp_path / "run")
     training = start_training(load_recipe(guided_run / "recipe.yaml"), tmp_path / "run")
     directory = training.prepared.directory
-    files = [directory / name for name in (*FILES, CHECKSUMS)]
+    files = [*(directory / DIRECTORY / name for name in FILES), directory / CHECKSUMS]
     before = [file.read_bytes() for file in files]
     damaged = bytearray(before[0])
     damaged[-2] ^= 1
@@ -115,6 +118,28 @@ def test_damaged_labels_are_computed_again(guided_run, tmp_path):
     files[2].unlink()
     AlignmentLabels.load_or_make(training.prepared, training.tokenizers)
     assert [file.read_bytes() for file in files] == before
+
+
+@pytest.mark.slow
+def test_labels_of_several_processes_that_are_interrupted_are_those_of_one(guided_run, tmp_path, monkeypatch):
+    shutil.copytree(guided_run / "run", tmp_path / "run")
+    training = start_training(load_recipe(guided_run / "recipe.yaml"), tmp_path / "run")
+    directory = training.prepared.directory
+    before = [(directory / DIRECTORY / name).read_bytes() for name in FILES]
+    shutil.rmtree(directory / DIRECTORY)
+    (directory / CHECKSUMS).unlink()
+    monkeypatch.setattr(guided_alignment, "BLOCK_PAIRS", 7)
+    monkeypatch.setattr(growing_files, "COMMIT_SECONDS", 0.0)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(growing_files.GrowingFiles, "commit", committed_once)
+        AlignmentLabels.load_or_make(training.prepared, training.tokenizers, 1)
+    AlignmentLabels.load_or_make(training.prepared, training.tokenizers, 2)
+    assert [(directory / DIRECTORY / name).read_bytes() for name in FILES] == before
+
+
+def committed_once(files, state, now=False, commit=growing_files.GrowingFiles.commit):
+    commit(files, state, now)
+    raise KeyboardInterrupt
 
 
 def test_the_first_head_of_an_export_is_the_one_that_aligns_words_best(make_model, make_batch):

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 from toy import RECIPE, write_corpus
 from trainings import run_forked_ranks
 
@@ -36,7 +37,7 @@ def check(folder, cases, max_steps=17):
         assert found["seconds"] < 60, case
         for rank in range(size):
             assert found["killed"][rank] == (-signal.SIGKILL if rank == victim else 2), case
-            assert rank == victim or "of this training has ended" in found["messages"][rank], case
+            assert rank == victim or "has ended" in found["messages"][rank], case
         assert found["resumed"] == [0] * size, case
         assert found["differences"] == [], case
 
@@ -59,16 +60,20 @@ def test_the_loss_of_one_of_four_ranks_changes_no_result(tmp_path):
                      (4, 3, "middle of training")])
 
 
+def watch_ranks(rank):
+    return lost_ranks.watch_ranks(["process 0", "process 1"], rank, dist.new_group(backend="gloo"))
+
+
 def test_a_lost_rank_is_named_before_nccls_watchdog_can_abort_the_process(tmp_path, capfd):
     def work(rank):
         faulthandler.disable()                                                  # pytest's would print stacks
-        with lost_ranks.watch_ranks(rank, 2):
+        with watch_ranks(rank):
             threading.Timer(2 if rank == 0 else 0.2, os.abort).start()          # the watchdog of rank 0 is later
             time.sleep(60)                                                      # waits for its GPU
 
     assert run_forked_ranks(2, tmp_path / "store", work) == [-signal.SIGABRT] * 2
     message = capfd.readouterr().err
-    assert "process 1 of this training has ended; process 0 ends, too. Run the same command again" in message
+    assert "process 1 has ended; process 0 ends, too. Run the same command again" in message
 
 
 @pytest.mark.parametrize(("error", "code"), [(None, 0), (Stopped(15, "saved"), 0), (ValueError("of one rank"), 2)])
@@ -76,7 +81,7 @@ def test_the_main_rank_may_save_after_others_have_finished_or_stopped(tmp_path, 
     monkeypatch.setattr(lost_ranks, "GRACE_SECONDS", 0.2)
 
     def work(rank):
-        with suppress(Stopped), lost_ranks.watch_ranks(rank, 2):
+        with suppress(Stopped), watch_ranks(rank):
             if rank == 0:
                 time.sleep(20 if code else 1)                                   # saves; 20: until the watcher ends it
             if error:

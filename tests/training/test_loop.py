@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import time
 from functools import partial
 from xml.etree import ElementTree
 
@@ -23,12 +24,14 @@ from seq2seq.storage.checkpoints import (
     best_bundle,
     list_checkpoints,
     load_bundle,
+    load_checkpoint,
     newest_checkpoint,
     step_of,
     validated_checkpoints,
 )
 from seq2seq.tokenizers import vocabulary_size
 from seq2seq.tokenizers.tokenizer import Tokenizers
+from seq2seq.training import loop as loop_module
 from seq2seq.training import run as run_module
 from seq2seq.training import step as step_module
 from seq2seq.training import validation
@@ -71,7 +74,8 @@ def test_a_log_file_says_step_of_steps_rate_time_left_and_loss(finished):
     lines = [line for line in (finished / "messages").read_text().splitlines() if line.startswith("training ")]
     figure = r"[\d.,]+"
     shown = (rf"training  (\d+)/11 steps  {figure} (steps/s|s/step)  {figure} s left  loss {figure}  "
-             rf"perplexity {figure}  epoch \d  {figure} tokens/s  learning rate \S+  gradient {figure}")
+             rf"perplexity {figure}  epoch \d  {figure} tokens/s  learning rate \S+  gradient {figure}"
+             r"(  (reading|validating|saving) \d+ %)*")
     steps = [re.fullmatch(shown, line) for line in lines if "tokenizer" not in line]
     assert [match and int(match[1]) for match in steps] == [2, 4, 6, 8, 10, 11]
 
@@ -490,6 +494,61 @@ def test_only_the_newest_checkpoints_stay_and_a_damaged_one_is_none(recipe, run)
     assert list(map(step_of, validated_checkpoints(run))) == [10, 13]
 
 
+def delay_writing(monkeypatch, until):
+    """Write each checkpoint only when the function `until` returns True."""
+    write = loop_module.save_checkpoint
+
+    def write_late(*arguments):
+        deadline = time.monotonic() + 60
+        while not until():
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        return write(*arguments)
+
+    monkeypatch.setattr(loop_module, "save_checkpoint", write_late)
+
+
+def test_a_training_goes_on_while_the_state_of_a_checkpoint_is_written_unchanged(recipe, run, folder, monkeypatch):
+    steps = []
+    monkeypatch.setattr(TrainingLoop, "update", lambda self, *batch, update=TrainingLoop.update: (
+        update(self, *batch), steps.append(self.state.step)))
+    delay_writing(monkeypatch, lambda: steps[-1] > 5)
+    train(recipe("training.max_steps=6", "data.test={}"), folder / "new")
+    first, second = (load_checkpoint(path / "checkpoints" / "step-00000005") for path in (run, folder / "new"))
+    assert same(first.model, second.model) and same(first.state, second.state)
+
+
+def test_the_clock_saves_no_checkpoint_while_another_one_is_written(recipe, folder, monkeypatch):
+    steps = []
+    monkeypatch.setattr(TrainingLoop, "update", lambda self, *batch, update=TrainingLoop.update: (
+        update(self, *batch), steps.append(self.state.step)))
+    delay_writing(monkeypatch, lambda: steps[-1] >= 4)
+    saved, copy = [], TrainingLoop._copy_to_write
+    monkeypatch.setattr(TrainingLoop, "_copy_to_write", lambda self, log: (
+        saved.append(self.state.step), copy(self, log))[1])
+    train(recipe("training.max_steps=5", "training.checkpoint_minutes=1e-9", "data.test={}"), folder / "new")
+    assert saved[0] == 1 and not {2, 3} & set(saved) and saved[-1] == 5
+
+
+def test_an_error_of_the_writing_ends_the_training_at_one_of_the_next_steps(recipe, folder, monkeypatch):
+    def fail(*arguments):
+        raise CheckpointError("the disk is full")
+
+    monkeypatch.setattr(loop_module, "save_checkpoint", fail)
+    with pytest.raises(CheckpointError, match="the disk is full"):
+        train(recipe("training.max_steps=100000", "training.checkpoint_minutes=1e-9"), folder / "new")
+    assert not list_checkpoints(folder / "new")
+
+
+def test_a_stopped_training_has_written_its_checkpoint(recipe, folder, monkeypatch):
+    began = time.monotonic()
+    delay_writing(monkeypatch, lambda: time.monotonic() > began + 0.5)
+    interrupting(monkeypatch, 2, press_ctrl_c)
+    with pytest.raises(Stopped, match="saved at step 2"):
+        train(recipe(), folder / "new")
+    assert list(map(step_of, list_checkpoints(folder / "new"))) == [2]
+
+
 def test_checkpoints_that_the_clock_saves_do_not_displace_validated_ones(recipe, folder, monkeypatch):
     run = folder / "new"
     train(recipe("training.checkpoint_minutes=0", "training.keep_checkpoints=3", "training.validate_every=4"), run)
@@ -565,7 +624,8 @@ def test_a_refused_training_trains_nothing(recipe, folder, monkeypatch, setting)
     (folder / "blank.en").write_text("one\ntwo\n")
     with pytest.raises(UserError):
         train(recipe(setting), folder / "new")
-    assert not {"tokenizer", "prepared", "checkpoints"}.intersection(path.name for path in folder.glob("new/*"))
+    assert not {"tokenizer", "checkpoints"}.intersection(path.name for path in folder.glob("new/*"))
+    assert not list(folder.glob("new/prepared/*/source.ids")), "only what cleaning has found may be there"
 
 
 def test_a_restart_that_fails_does_not_move_the_old_run(recipe, folder, run):

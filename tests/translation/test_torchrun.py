@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from random_models import recipe_text, save_random_model, trained_tokenizers
 
+from seq2seq import console
 from seq2seq.cli import main, translate
 from seq2seq.errors import UserError
 from seq2seq.translation.unfinished_output import PartReader, part_of, resumable
@@ -148,7 +149,8 @@ def test_what_several_processes_cannot_do_is_refused(tmp_path, model, monkeypatc
 def test_another_rank_names_itself_in_its_error_and_is_silent_otherwise(tmp_path, model, monkeypatch, capfd):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
-    monkeypatch.setattr(translate, "MAIN_RANK_SECONDS", 0)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setattr(console, "FIRST_RANK_SECONDS", 0)
     assert main(["translate", str(model), "-o", str(tmp_path / "out")]) == 2
     assert capfd.readouterr().err.startswith("process 1 on ")
 
