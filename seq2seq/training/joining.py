@@ -30,6 +30,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from seq2seq import console
 from seq2seq.errors import UserError
+from seq2seq.files import parse_json
 
 JOINING_SECONDS = 600
 """Maximum time until all ranks are connected to each other."""
@@ -110,7 +111,7 @@ def meet(store: Store, rank: int, world_size: int, member: Member, phases: list[
         attempt = _wait_for(store, f"attempt of {number}")
         store.set(f"{attempt}/{rank}", json.dumps(asdict(member)))
         phases.append("other processes are missing; process 0 names them")
-        members = json.loads(_wait_for(store, f"{attempt}/all"))
+        members = parse_json(_wait_for(store, f"{attempt}/all"))
         return [Member(**each) for each in members], attempt
     attempt, joined, began, told = uuid.uuid4().hex, {0: member}, time.monotonic(), False
     while len(joined) < world_size:
@@ -119,7 +120,7 @@ def meet(store: Store, rank: int, world_size: int, member: Member, phases: list[
                 number = store.get(f"rank/{other}").decode()
                 store.set(f"attempt of {number}", attempt)
             if store.check([f"{attempt}/{other}"]):
-                joined[other] = Member(**json.loads(store.get(f"{attempt}/{other}")))
+                joined[other] = Member(**parse_json(store.get(f"{attempt}/{other}")))
         missing = [other for other in range(world_size) if other not in joined]
         phases.append(f"{'process' if len(missing) == 1 else 'processes'} {ranges(missing)} of {world_size} "
                       f"{'is' if len(missing) == 1 else 'are'} missing; there are {described(joined)}")

@@ -695,7 +695,7 @@ def test_help_and_mistakes_in_a_recipe_need_neither_torch_nor_datasets(directory
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert result.returncode == 0, result.stderr
     told = result.stderr.splitlines()
-    assert [line.split(":")[0] for line in told] == ["wrong.yaml"] * 6 + ["--set seed=x"]
+    assert [line.split(":")[0] for line in told] == ["wrong.yaml"] * 6 + ["--set seed=x"], result.stderr
     assert any("tokenizer.vocab_sise: unknown key. Did you mean 'vocab_size'?" in line for line in told)
     assert result.stdout.count("Examples") == 7
 

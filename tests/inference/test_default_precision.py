@@ -22,7 +22,7 @@ SCORE = {"bleu": 41.9, "reference_bleu": 42.0, "reference_precision": "bf16", "s
 DEFAULTS = {
     "translate": "auto", "serve": "auto", "shortlist": "auto",
     "generate": "reference", "evaluate": "reference", "compare": "reference", "tune": "reference",
-    "report": "reference", "check": None, "train": None,
+    "report": "reference", "check": None, "train": None, "adapt": None,
     "score": "fp32", "rescore": "fp32", "align": "fp32", "attention": "fp32",
 }
 

@@ -295,8 +295,10 @@ def test_what_is_no_n_best_list_is_refused_with_its_line(run, bundles, text):
     assert (code, out) == (2, "") and "standard input:1: " in err
 
 
-@pytest.mark.parametrize("options", [(), ("--model", "m"), ("--weight", 1),
-                                     ("--model", "m", "--weight", 1, "--weight", 2)])
-def test_each_model_has_its_weight(run, options):
+@pytest.mark.parametrize(("options", "told"), [
+    ((), "Missing option '--model'"), (("--model", "m"), "Missing option '--weight'"),
+    (("--weight", 1), "Missing option '--model'"),
+    (("--model", "m", "--weight", 1, "--weight", 2), "Give one --weight for each --model")])
+def test_each_model_has_its_weight(run, options, told):
     code, _, err = run("rescore", *options, stdin="")
-    assert code == 2 and "give one --weight for each" in err
+    assert code == 2 and told in err
