@@ -70,7 +70,7 @@ class TextBlock:
         line = self.line
         contexts = self.contexts or [None] * len(self.numbers)
         for number, text, context, target in zip(self.numbers, self.sources, contexts, self.targets, strict=True):
-            yield number, Source(text, context, line.language, line.tag), target
+            yield number, Source(text, context, line.language, line.tag, source_language=line.source_language), target
 
 
 @dataclass(frozen=True)
