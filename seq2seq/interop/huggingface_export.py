@@ -15,6 +15,7 @@ from typing import Any, cast
 import torch
 
 from seq2seq.errors import FormatError, UserError
+from seq2seq.files import parse_json
 from seq2seq.inference.load_model import stored_weights
 from seq2seq.interop.exporting import (
     Exportable,
@@ -198,7 +199,7 @@ def write_fairseq_tokenizer(vocabulary: FairseqVocabulary, languages: Languages,
         (directory / VOCABULARY).write_text(json.dumps(pieces, ensure_ascii=False, indent=1), encoding="utf-8")
         package.M2M100Tokenizer.from_pretrained(directory, **options).save_pretrained(directory)
         return
-    read = json.loads(package.NllbTokenizer.from_pretrained(directory).backend_tokenizer.to_str())
+    read = parse_json(package.NllbTokenizer.from_pretrained(directory).backend_tokenizer.to_str())
     charsmap = next((each["precompiled_charsmap"] for each in (read["normalizer"] or {}).get("normalizers", [])
                      if each["type"] == "Precompiled"), None)
     tokenizer = package.NllbTokenizer(
