@@ -8,7 +8,12 @@ from typing import Any
 import transformers
 
 from seq2seq.inference.load_model import stored_weights
-from seq2seq.interop.marian import marian_config, model_section_from_config, weights_to_marian
+from seq2seq.interop.huggingface_weights import (
+    ARCHITECTURES,
+    config_for,
+    model_section_from_config,
+    weights_to_huggingface,
+)
 from seq2seq.model.transformer import Transformer
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 
@@ -21,7 +26,8 @@ def marian(section: Any, vocab_size: int) -> Any:
     """
     if (section.norm, section.positions, section.tied_embeddings) != ("post", "sinusoidal", "all"):
         raise ValueError("MarianMTModel supports only norm: post, positions: sinusoidal and tied_embeddings: all")
-    config = marian_config(section, vocab_size, vocab_size, start=START_ID, end=END_ID) | {"forced_eos_token_id": None}
+    config = config_for(ARCHITECTURES["marian"], section, vocab_size, vocab_size, {
+        "start": START_ID, "pad": START_ID, "end": END_ID}) | {"forced_eos_token_id": None}
     return transformers.MarianMTModel(transformers.MarianConfig(**config, attn_implementation="sdpa"))
 
 
@@ -29,5 +35,5 @@ def with_our_weights(theirs: Any, ours: Transformer) -> Any:
     """Copy the weights of `ours` into `theirs`, and return `theirs`."""
     section = model_section_from_config(theirs.config.to_dict(), output_bias=ours.output_bias is not None)
     weights = {name: weight.float() for name, weight in stored_weights(ours).items()}
-    theirs.load_state_dict(weights_to_marian(weights, section), strict=False)
+    theirs.load_state_dict(weights_to_huggingface(weights, ARCHITECTURES["marian"], section), strict=False)
     return theirs
