@@ -233,7 +233,7 @@ def test_two_runs_are_drawn_in_the_same_panels(folder, tmp_path):
     assert texts[:4] == ["2 runs", "run", "other", "loss, training (smoothed labels)"]
     assert [text for text in texts if "validation" in text] == ["loss, validation", "BLEU, validation"]
     # The other run has five steps: two records of the training, and one validation, which is a point.
-    assert picture.count('class="system0 curve"') == 4 and picture.count('class="system1 curve"') == 2
+    assert picture.count('class="system0 curve"') == 5 and picture.count('class="system1 curve"') == 3
     assert picture.count('<circle class="system1"') == 2
 
 
