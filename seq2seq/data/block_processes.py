@@ -130,7 +130,7 @@ class _BlockProcess:
 def serve() -> None:
     """Compute what standard input asks for, until it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)                                # Ctrl-C is for the first process
-    # What is printed by mistake must not mix with the results.
+    # Text that is printed by mistake must not mix with the results.
     results = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     console.silence()

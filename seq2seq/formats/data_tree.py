@@ -100,7 +100,7 @@ class TreeDocument(UnitDocument):
 
     is_catalogue = False
 
-    # What a format has
+    # Methods of a format, which it defines unless they have a body here
 
     def roots(self) -> list[Node]:
         """Return the values of the document, which are several in YAML."""
@@ -122,7 +122,7 @@ class TreeDocument(UnitDocument):
         """Return the source of an entry that is added behind another one."""
         raise NotImplementedError
 
-    # What the base does
+    # Methods of the base class
 
     def find_units(self) -> Iterator[Unit]:
         roots = self.roots()

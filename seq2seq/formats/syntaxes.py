@@ -155,7 +155,7 @@ _PERCENT = r"(?:[^%{]|%(?!\})|\{(?!%))*+%\}"
 _TEMPLATE: tuple[_Rule, ...] = (
     ("alone", rf"(?<=[^\W\d_])\{{%-?\s*+if\b{_PERCENT}\w{{1,4}}(?:\{{%-?\s*+else\b{_PERCENT}\w{{1,4}})?"
               rf"\{{%-?\s*+endif\b{_PERCENT}"),
-    # What decides about the text separates sentences, as in HTML.
+    # Code that decides about the text separates sentences, as in HTML.
     ("break", rf"\{{%[-+~]?\s*+(?:(?:end)?(?:if\w*+|for\w*+|unless|case|switch|with|block|while)|else\w*+|elif|elsif"
               rf"|empty|plural|when|default)\b{_PERCENT}"),
     ("close", rf"\{{%[-+~]?\s*+end([a-z_]*+)\b{_PERCENT}"),
@@ -327,8 +327,8 @@ def _with_number(directive: str, number: int, name: str) -> str:
 
 BOUNDARIES = {"rst": ("\\ ", "\\", "'\"(<[{-/:", "'\")>]}-/:\\.,;!?"),
               "asciidoc": (" ", "\\[<( ", "'\"(<[{-/:*_`=,.;+", "'\")>]}-/:*_`=,.;+!?")}
-"""What divides markup from letters, by syntax; first signs of markup that can touch them; and the signs of ASCII that
-markup can begin after, and end before."""
+"""Signs that divide markup from letters, by syntax; first signs of markup that can touch them; and the signs of ASCII
+that markup can begin after, and end before."""
 
 
 def with_boundaries(text: str, syntax: str) -> str:

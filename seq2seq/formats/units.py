@@ -89,7 +89,7 @@ class UnitDocument:
                     earlier.plural = None
                 unit.plural.units[unit.category] = unit
 
-    # What a format has. The first two are enough for a format of strings.
+    # Methods of a format. It must define the first two, and `added` if it has plurals.
 
     def find_units(self) -> Iterator[Unit]:
         """Yield the units of the document in order. Those without letters are left out afterwards."""
@@ -122,7 +122,7 @@ class UnitDocument:
         """Return the edits of a translated document outside of its units, such as the code of its language."""
         return ()
 
-    # What the base does
+    # Methods of the base class
 
     @property
     def begin(self) -> int:

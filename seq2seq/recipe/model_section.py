@@ -94,8 +94,8 @@ class ModelSection(Section):
 
     @property
     def peculiarity(self) -> str | None:
-        """How the model differs from the encoder-decoder Transformer that all engines and export formats know; None if
-        it does not. It is a predicate for the subject "it", such as "has hard attention (model.selection)"."""
+        """Difference of the model from the encoder-decoder Transformer that all engines and export formats know; None:
+        there is none. It is a predicate for the subject "it", such as "has hard attention (model.selection)"."""
         return f"is not an encoder-decoder Transformer (model.type: {self.type})"
 
     @property

@@ -54,8 +54,8 @@ STATE = "connection"
 
 
 class Phase(Enum):
-    """What a connection waits for: a request's head, its body, the application, or, after an answer before the end of
-    the body, that the client closes it."""
+    """Event that a connection waits for: a request's head, its body, the application, or, after an answer before the
+    end of the body, that the client closes it."""
 
     HEAD = 1
     BODY = 2

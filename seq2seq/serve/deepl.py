@@ -93,7 +93,7 @@ class DeepLTextParameters(DeepLParameters):
     tag_handling: Literal["html", "xml"] | None = None
     """Format of the texts. By default, they are plain text."""
     split_sentences: Annotated[Literal["0", "1", "nonewlines"], BeforeValidator(_split)] = "1"
-    """Where sentences end: nowhere, also at line ends, or not at line ends."""
+    """Ends of sentences: nowhere, also at line ends, or not at line ends."""
     splitting_tags: Names = frozenset()
     """Names of elements of XML that divide texts."""
     non_splitting_tags: Names = frozenset()

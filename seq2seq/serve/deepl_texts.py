@@ -1,4 +1,4 @@
-"""How texts of DeepL's interface are read if its parameter `split_sentences` is not 1."""
+"""Reading of texts of DeepL's interface if its parameter `split_sentences` is not 1."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ EXPECTED = {"string": "must be a text", "int": "is not a number", "finite": "is 
             "bool": "is neither true nor false", "list": "must be a list of objects",
             "model": "must be a list of objects", "none": "is not supported",
             "is": "must be sent as multipart/form-data, with a file name"}
-"""What is wrong with a parameter, by the beginning of the type of pydantic's error."""
+"""Faults of a parameter, by the beginning of the type of pydantic's error."""
 
 
 def _texts(value: Any, info: ValidationInfo) -> str | list[str]:

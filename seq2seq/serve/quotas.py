@@ -19,7 +19,7 @@ MAX_CLIENTS = 50_000
 
 
 class Rate:
-    """What clients use per minute, as token buckets: what is left for a client grows steadily, up to its limit. Several
+    """Use by clients per minute, as token buckets: the rest of a client grows steadily, up to its limit. Several
     threads can use it at the same time."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -47,8 +47,8 @@ class Rate:
 
 
 class Held:
-    """What clients hold at the same time: at most `share` each, and `total` together. Where nothing is held, any amount
-    can be taken."""
+    """Amounts that clients hold at the same time: at most `share` each, and `total` together. If nothing is held, any
+    amount can be taken."""
 
     def __init__(self, share: float, total: float = math.inf) -> None:
         self.share, self.total = share, total

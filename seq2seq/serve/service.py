@@ -327,7 +327,7 @@ class Service:
                 raise invalid("the model cannot translate this text") from None
             remaining = iter(results)
             found = [one.join(list(islice(remaining, len(one.items)))) for one in divided]
-            # What was lost on the way to a pivot language is a fault of the whole translation.
+            # A loss on the way to a pivot language is a fault of the whole translation.
             n_best = [[replace(best, faults=tuple(dict.fromkeys((*faults, *best.faults)))), *others]
                       for faults, (best, *others) in zip(lost, found, strict=True)]
             sentences, lost = [best.text for best, *_ in n_best], [best.faults for best, *_ in n_best]

@@ -1,4 +1,4 @@
-"""How the ranks of a distributed training find each other: within minutes, and with the names of those that do not.
+"""Meeting of the ranks of a distributed training, within minutes; ranks that do not come are named.
 
 Each rank writes a description of itself into the store that `torchrun` offers to all of its processes. The main rank
 collects the descriptions, and answers with all of them. So all ranks know who takes part, and all refuse a training for

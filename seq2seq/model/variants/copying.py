@@ -204,7 +204,7 @@ class CopyingModel(nn.Module):
 
     pads = True
     copying: CopyHead
-    # What the mechanism needs of a model: see `Transformer`.
+    # Attributes of a model that the mechanism needs: see `Transformer`.
     max_positions: int
     output_weight: nn.Parameter
     output_bias: nn.Parameter | None
