@@ -84,7 +84,7 @@ class Paired(StrEnum):
 
 
 SEARCH, MACHINE, FORMAT = "Search", "Machine", "Output"
-CONSTRAINTS, SAMPLING, MODELS = "Constraints", "Sampling", "Several models"
+CONSTRAINTS, SAMPLING, MODELS, TRAINED = "Constraints", "Sampling", "Several models", "Recipes that are trained"
 RecipeFile = Annotated[Path, typer.Argument(
     metavar="RECIPE", show_default=False,
     help="A recipe in YAML. Its key model.base names a model size "

@@ -173,7 +173,7 @@ def _curves(systems: Sequence[System]) -> list[str]:
     metric, smoothed = sections[0].best_metric, any(section.label_smoothing > 0 for section in sections)
     name, records = next(iter(runs.items()))
     picture = learning_curves(records, name, metric, smoothed) if len(runs) == 1 else compared_curves(
-        runs, f"{len(runs)} runs", metric, smoothed)
+        {run: [log] for run, log in runs.items()}, f"{len(runs)} runs", metric, smoothed)
     return [f"<figure>{picture}</figure>"]
 
 

@@ -26,7 +26,7 @@ from seq2seq.evaluation.scores import (
     within_range,
 )
 from seq2seq.evaluation.significance import compare, comparison_to_dict, format_comparison
-from seq2seq.evaluation.system_comparison import compare_systems
+from seq2seq.evaluation.system_comparison import compare_systems, translate_tests
 from seq2seq.recipe import Corpus, Languages
 from seq2seq.recipe.task import TRANSLATION
 from seq2seq.storage.int8_score import Int8Score
@@ -240,7 +240,8 @@ def test_translations_of_subwords_are_named_with_the_remedy(tmp_path, capsys, li
 def test_text_without_spaces_in_a_language_with_spaces_is_named(tmp_path, capsys, lines, language, warned):
     path = write_lines(tmp_path / "theirs.zh", lines)
     score_files(path, [path], language)
-    compare_systems([path, path], read_tests([path], None, [path], language), None, metrics=["bleu"], samples=3)
+    tests = read_tests([path], None, [path], language)
+    compare_systems(translate_tests([path, path], tests, None), tests, metrics=["bleu"], samples=3)
     assert capsys.readouterr().err.count("warning") == 2 * warned
 
 
