@@ -71,6 +71,7 @@ class Metric(StrEnum):
     chrf = "chrf"
     ter = "ter"
     exact = "exact"
+    tokenized_bleu = "tokenized_bleu"
     perplexity = "perplexity"
     word_perplexity = "word_perplexity"
     character_perplexity = "character_perplexity"
