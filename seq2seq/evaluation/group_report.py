@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import html
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.resources import files
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from seq2seq import __version__
-from seq2seq.console import html_table
 from seq2seq.errors import CheckpointError
 from seq2seq.evaluation.learning_curves import Records, compared_curves
+from seq2seq.evaluation.pages import filled_page, page_table
 from seq2seq.evaluation.recipe_tests import TestSet
 from seq2seq.evaluation.scores import METRICS, TITLES, sacrebleu_metric, warn_if_without_spaces
 from seq2seq.evaluation.seeds import GroupScore, compare_groups
@@ -111,9 +108,9 @@ class GroupReport:
         return "\n\n".join(_as_text(table) for table in self.tables())
 
     def _tables_as_html(self) -> str:
-        return "\n".join(f'<h2>{html.escape(table.title)}</h2><div class="wide" tabindex="0">'
-                         f"{html_table(table.rows, table.head)}</div>"
-                         + "".join(f"<p>{html.escape(note)}</p>" for note in table.notes) for table in self.tables())
+        return "\n".join(f"<section><h2>{html.escape(table.title)}</h2>{page_table(table.head, table.rows)}"
+                         + "".join(f'<p class="note">{html.escape(note)}</p>' for note in table.notes) + "</section>"
+                         for table in self.tables())
 
     def markdown(self) -> str:
         """Return the tables as Markdown."""
@@ -128,11 +125,9 @@ class GroupReport:
             section = stored_recipe(run_of(resolve_model_path(path)) or path).training
             picture = compared_curves({name: logs for name, logs in self.logs.items() if logs}, "Learning curves",
                                       section.best_metric, section.label_smoothing > 0)
-            parts.append(f"<h2>Learning curves</h2><figure>{picture}</figure>")
-        fields = {"title": html.escape(" against ".join(self.groups)), "body": "\n".join(parts), "version": __version__}
-        template = files("seq2seq.evaluation").joinpath("group_report.html").read_text(encoding="utf-8")
-        # All fields are replaced in one pass, so that {{body}} in a name stays as it is.
-        return re.sub(r"\{\{(\w+)\}\}", lambda match: fields[match[1]], template)
+            parts.append(f"<section><h2>Learning curves</h2><figure>{picture}</figure></section>")
+        return filled_page("group_report.html", title=html.escape(" against ".join(self.groups)),
+                           body="\n".join(parts))
 
 
 def report_groups(groups: Mapping[str, Mapping[int, Translated]], tests: Sequence[TestSet],
