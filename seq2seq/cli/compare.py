@@ -158,7 +158,7 @@ def _print_groups(report: GroupReport, planned: Sequence[PlannedRun], output: Pa
 
     outputs = [] if output is None else [output]
     if planned and output is None:
-        outputs = [planned[0].run.parent.parent / name for name in ("comparison.md", "comparison.html")]
+        outputs = [planned[0].run.parent / name for name in ("comparison.md", "comparison.html")]
     for path in outputs:
         with writing(path) as file:
             file.write(report.markdown() if path.suffix == ".md" else report.page())

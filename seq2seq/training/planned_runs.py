@@ -52,7 +52,7 @@ def plan_runs(recipes: Sequence[Path], settings: Sequence[str], seeds: int, dire
             names = [recipe.name] if len(recipes) > 1 or not varied else []
             group = ", ".join([*names, *(f"{key}={_written(chosen[key])}" for key in varied)])
             directory = directory or Path("runs") / f"compare_{recipe.name}"
-            run = directory / re.sub(r"[^\w.=-]+", "_", group) / f"seed_{recipe.seed}"
+            run = directory / (re.sub(r"[^\w.=-]+", "_", group) + f"_seed_{recipe.seed}")
             if run in [other.run for other in planned]:
                 raise OptionError(f"two of the runs would be in {run}. Give each recipe its own `name`, and each value "
                                   "once.")

@@ -28,7 +28,7 @@ def test_all_values_and_seeds_are_trained_as_ordinary_runs_and_compared(director
                "--samples", "20", "--threads", "1", "--format", "json"]
     interrupting(monkeypatch, 3, press_ctrl_c)
     assert run_command(*command).code == 130
-    assert [path.name for path in (directory / "runs/compare_tiny").iterdir()] == ["model.norm=pre"]
+    assert [path.name for path in (directory / "runs/compare_tiny").iterdir()] == ["model.norm=pre_seed_1"]
     done = run_command(*command)
     assert done.code == 0
     groups = json.loads(done.out)["small"]["chrf"]
@@ -39,12 +39,12 @@ def test_all_values_and_seeds_are_trained_as_ordinary_runs_and_compared(director
     assert "| model.norm=post |" in (directory / "runs/compare_tiny/comparison.md").read_text()
 
     train(load_recipe("recipe.yaml", [*FOUR_STEPS, "model.norm=post", "seed=2"]), directory / "alone")
-    assert same(final_weights(directory / "runs/compare_tiny/model.norm=post/seed_2"),
+    assert same(final_weights(directory / "runs/compare_tiny/model.norm=post_seed_2"),
                 final_weights(directory / "alone"))
     again = run_command(*command)
     assert json.loads(again.out) == json.loads(done.out) and "has finished" in again.err
     # The runs by themselves are the same groups.
-    runs = [f"runs/compare_tiny/model.norm={norm}/seed_{seed}" for norm in ("pre", "post") for seed in (1, 2)]
+    runs = [f"runs/compare_tiny/model.norm={norm}_seed_{seed}" for norm in ("pre", "post") for seed in (1, 2)]
     of_runs = json.loads(run_command("compare", *runs, "--metric", "chrf", "--samples", "20", "--threads", "1",
                                      "--format", "json").out)["small"]["chrf"]
     assert [group["values"] for group in of_runs.values()] == [group["values"] for group in groups.values()]
@@ -69,7 +69,7 @@ def test_runs_of_a_seed_are_trained_for_all_recipes_before_the_next_seed(directo
     assert [(one.group, one.recipe.seed) for one in planned] == [
         *[(f"{name}, model.dropout={value}", seed) for number in (0, 1)
           for name, seed in (("tiny", 1 + number), ("second", 7 + number)) for value in ("0", "0.1")]]
-    assert str(planned[-1].run) == "runs/compare_tiny/second_model.dropout=0.1/seed_8"
+    assert str(planned[-1].run) == "runs/compare_tiny/second_model.dropout=0.1_seed_8"
     assert all(one.recipe.model.norm == "pre" for one in planned)
     with pytest.raises(UserError, match="its own `name`"):
         plan_runs(["recipe.yaml", "recipe.yaml"], [], 1, None)
