@@ -38,7 +38,6 @@ from seq2seq.interop.huggingface_weights import (
 )
 from seq2seq.recipe import Languages
 from seq2seq.tokenizers.fairseq_vocabulary import UNUSED, FairseqVocabulary
-from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID, Vocabulary, Words
 from seq2seq.tokenizers.vocabulary import as_line
@@ -169,7 +168,7 @@ def write_tokenizer(exportable: Exportable, directory: Path) -> None:
         return
     sides = (tokenizers.source, tokenizers.target)
     for side, name in zip(sides, ("source.spm", "target.spm"), strict=True):
-        (directory / name).write_bytes(side.sentencepiece if isinstance(side, MarianVocabulary) else side.model)
+        (directory / name).write_bytes(side.sentencepiece)
     for side, name in zip(sides[: 1 if tokenizers.joint else 2], ("vocab.json", "target_vocab.json"), strict=False):
         (directory / name).write_text(json.dumps(_ids(side), ensure_ascii=False, indent=1), encoding="utf-8")
     unknown, start, end = tokenizers.source.pieces([UNKNOWN_ID, START_ID, END_ID])

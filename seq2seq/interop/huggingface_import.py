@@ -23,11 +23,13 @@ from seq2seq.interop.huggingface_weights import (
     weights_from_huggingface,
 )
 from seq2seq.interop.model_card import bundle_card
+from seq2seq.interop.vocabulary_changes import VocabularyChanges
 from seq2seq.recipe import Languages, ModelSection, parse_recipe
 from seq2seq.recipe.data_section import file_name
 from seq2seq.recipe.directions import direction_into, targets_of
 from seq2seq.recipe.yaml_document import write_yaml
 from seq2seq.storage.checkpoints import RECIPE, save_bundle
+from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.tokenizers.vocabulary import Vocabulary
 
 # Exceptions that `_read` can raise if a file has unexpected contents.
@@ -47,15 +49,18 @@ class Imported:
     """Summary of an import.
 
     parameters: number of parameters. chosen: direction of lines that name no language. targets: target languages.
+    size, size_before: pieces and parameters, as text; before the vocabulary was changed.
     """
 
     parameters: int
     chosen: Languages
     targets: list[str]
+    size: str
+    size_before: str
 
 
-def import_model(name: str, output: Path, source_language: str | None = None,
-                 target_language: str | None = None) -> Imported:
+def import_model(name: str, output: Path, source_language: str | None = None, target_language: str | None = None,
+                 changes: VocabularyChanges | None = None) -> Imported:
     """Convert a model in Hugging Face format to a bundle.
 
     Args:
@@ -63,10 +68,12 @@ def import_model(name: str, output: Path, source_language: str | None = None,
         output: the bundle to write.
         source_language, target_language: language codes. If None, the model's files or name decide. If the model
             translates into several languages, `target_language` is the language of lines that name none.
+        changes: changes of the vocabulary; None: there are none.
     """
     folder = local_folder(name)
     try:
-        imported, weights, text, files = _read(folder, name, source_language, target_language)
+        imported, weights, text, files = _read(folder, name, source_language, target_language,
+                                              changes or VocabularyChanges())
     except (FormatError, TokenizerError, CheckpointError) as error:
         raise FormatError(f"{name} cannot be imported: {error}") from error
     except RecipeError as error:
@@ -81,8 +88,8 @@ def import_model(name: str, output: Path, source_language: str | None = None,
     return imported
 
 
-def _read(folder: Path, name: str, source_language: str | None, target_language: str | None
-          ) -> tuple[Imported, dict[str, Tensor], str, dict[str, bytes]]:
+def _read(folder: Path, name: str, source_language: str | None, target_language: str | None,
+          changes: VocabularyChanges) -> tuple[Imported, dict[str, Tensor], str, dict[str, bytes]]:
     """Read a model. Return a summary of the import, and the weights, recipe text and tokenizer files of the bundle."""
     config, tokenizer_config = read_object(folder / CONFIG), read_object(folder / TOKENIZER, missing={})
     architecture = architecture_of(config)
@@ -91,8 +98,12 @@ def _read(folder: Path, name: str, source_language: str | None, target_language:
     read_vocabularies = marian_vocabularies if architecture.name == "Marian" else fairseq_vocabularies
     tokenizers, ids = read_vocabularies(folder, config, tokenizer_config)
     weights = weights_from_huggingface(theirs, architecture, section, *ids)
-    chosen, directions = _directions(tokenizers.source, tokenizer_config, target_language,
-                                     *_languages(name, tokenizer_config, source_language, target_language))
+    size_before = _size(tokenizers, weights)
+    tokenizers, weights = changes.apply(tokenizers, weights)
+    source, target = _languages(name, tokenizer_config, source_language, target_language, changes)
+    chosen, directions = _directions(tokenizers.source, tokenizer_config, target_language, source, target)
+    directions = changes.kept(directions)
+    chosen = chosen if chosen in directions else directions[0]
     recipe = {
         "name": re.sub(r"[^A-Za-z0-9_.-]+", "_", real_path(Path(name)).name).lstrip("_.-") or "imported",
         "languages": chosen.model_dump(),
@@ -107,7 +118,12 @@ def _read(folder: Path, name: str, source_language: str | None, target_language:
     text = HEADER.format(name=_shown(name)) + write_yaml(recipe)
     parse_recipe(text, folder / RECIPE, alone=True)
     parameters = sum(weight.numel() for weight in weights.values())
-    return Imported(parameters, chosen, targets_of(directions)), weights, text, tokenizers.files()
+    imported = Imported(parameters, chosen, targets_of(directions), _size(tokenizers, weights), size_before)
+    return imported, weights, text, tokenizers.files()
+
+
+def _size(tokenizers: Tokenizers, weights: Mapping[str, Tensor]) -> str:
+    return f"{tokenizers.sizes}, {sum(weight.numel() for weight in weights.values()):,} parameters"
 
 
 def _shown(name: str) -> str:
@@ -123,9 +139,12 @@ def _reason(error: Exception) -> str:
 # The recipe
 
 
-def _languages(name: str, tokenizer_config: Mapping[str, Any], source: str | None, target: str | None
-               ) -> tuple[str, str]:
-    """Return `source` and `target`. If one is None, it is read from tokenizer_config.json or from the model's name."""
+def _languages(name: str, tokenizer_config: Mapping[str, Any], source: str | None, target: str | None,
+               changes: VocabularyChanges) -> tuple[str, str]:
+    """Return `source` and `target`. If one is None, it is the first language that is kept, or read from
+    tokenizer_config.json or from the model's name."""
+    source = source or next((code for code in changes.languages if code != target), None)
+    target = target or next((code for code in changes.languages if code != source), None)
     in_name = LANGUAGES_IN_NAME.search(Path(name).name)
     sides = [(source, "source_lang", "src_lang"), (target, "target_lang", "tgt_lang")]
     codes = [requested or tokenizer_config.get(long) or tokenizer_config.get(short) or (
@@ -148,7 +167,7 @@ def _directions(vocabulary: Vocabulary, tokenizer_config: Mapping[str, Any], req
         only = Languages.model_construct(source=source, target=target)          # `parse_recipe` checks the codes
         return only, [only]
     if vocabulary.begins_with_own_language:
-        source, target = (_known(code, vocabulary) for code in (source, target))
+        source, target = map(vocabulary.own_code, (source, target))
     listed = tokenizer_config.get("directions") or [(source, code) for code in vocabulary.languages if code != source]
     directions = [Languages.model_construct(source=str(each), target=str(code)) for each, code in listed]
     try:
@@ -158,11 +177,6 @@ def _directions(vocabulary: Vocabulary, tokenizer_config: Mapping[str, Any], req
             return directions[0], directions
         raise FormatError(f"it does not translate into '{requested}'. Its target languages are "
                           f"{', '.join(sorted(targets_of(directions)))}.") from None
-
-
-def _known(code: str, vocabulary: Vocabulary) -> str:
-    """Return the language of a vocabulary that a code names: `deu_Latn` for `de`."""
-    return next(one for one, index in vocabulary.languages.items() if index == vocabulary.language_id(code))
 
 
 def _decoding(folder: Path, config: Mapping[str, Any], section: ModelSection) -> dict[str, Any]:
