@@ -161,14 +161,17 @@ def _directions(vocabulary: Vocabulary, tokenizer_config: Mapping[str, Any], req
     """Return the direction of lines that name no language, and all directions. Without language tokens, there is one.
 
     Exports of this package list the directions. Other models translate from `source` into each language that has a
-    token. requested: value of --target-language. source, target: see `_languages`.
+    token. If the sources have tokens, too, they also translate from each language into `source`, and so between all.
+    requested: value of --target-language. source, target: see `_languages`.
     """
     if not vocabulary.languages:
         only = Languages.model_construct(source=source, target=target)          # `parse_recipe` checks the codes
         return only, [only]
     if vocabulary.begins_with_own_language:
         source, target = map(vocabulary.own_code, (source, target))
-    listed = tokenizer_config.get("directions") or [(source, code) for code in vocabulary.languages if code != source]
+    others = [code for code in vocabulary.languages if code != source]
+    back = [(code, source) for code in others] if vocabulary.begins_with_own_language else []
+    listed = tokenizer_config.get("directions") or [*((source, code) for code in others), *back]
     directions = [Languages.model_construct(source=str(each), target=str(code)) for each, code in listed]
     try:
         return direction_into(target, directions), directions
