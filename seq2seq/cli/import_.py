@@ -67,6 +67,7 @@ def import_(
     imported = import_model(model, output, source_language, target_language, changes)
     chosen = imported.chosen
     console.print_message(f"imported {imported.parameters:,} parameters, {chosen.source} to {chosen.target}")
+    console.print_message(f"licence of the model: {imported.licence or 'not stated in its files'}")
     if imported.size != imported.size_before:
         console.print_message(f"before: {imported.size_before}; now: {imported.size}")
     if len(imported.targets) > 1:

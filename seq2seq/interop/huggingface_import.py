@@ -14,7 +14,15 @@ from torch import Tensor
 
 from seq2seq.errors import CheckpointError, FormatError, OptionError, RecipeError, TokenizerError
 from seq2seq.files import real_path
-from seq2seq.interop.huggingface_files import CONFIG, GENERATION, TOKENIZER, local_folder, read_object, read_weights
+from seq2seq.interop.huggingface_files import (
+    CONFIG,
+    GENERATION,
+    TOKENIZER,
+    local_folder,
+    read_licence,
+    read_object,
+    read_weights,
+)
 from seq2seq.interop.huggingface_vocabulary import fairseq_vocabularies, marian_vocabularies
 from seq2seq.interop.huggingface_weights import (
     BIAS,
@@ -49,7 +57,8 @@ class Imported:
     """Summary of an import.
 
     parameters: number of parameters. chosen: direction of lines that name no language. targets: target languages.
-    size, size_before: pieces and parameters, as text; before the vocabulary was changed.
+    size, size_before: pieces and parameters, as text; before the vocabulary was changed. licence: "" if the model's
+    files state none.
     """
 
     parameters: int
@@ -57,6 +66,7 @@ class Imported:
     targets: list[str]
     size: str
     size_before: str
+    licence: str
 
 
 def import_model(name: str, output: Path, source_language: str | None = None, target_language: str | None = None,
@@ -104,8 +114,10 @@ def _read(folder: Path, name: str, source_language: str | None, target_language:
     chosen, directions = _directions(tokenizers.source, tokenizer_config, target_language, source, target)
     directions = changes.kept(directions)
     chosen = chosen if chosen in directions else directions[0]
+    licence = read_licence(folder)
     recipe = {
         "name": re.sub(r"[^A-Za-z0-9_.-]+", "_", real_path(Path(name)).name).lstrip("_.-") or "imported",
+        **({"license": licence} if licence else {}),
         "languages": chosen.model_dump(),
         "data": {"train": [UNKNOWN_TEXT | ({} if each == chosen else {"languages": each.model_dump()})
                            for each in directions],
@@ -118,7 +130,8 @@ def _read(folder: Path, name: str, source_language: str | None, target_language:
     text = HEADER.format(name=_shown(name)) + write_yaml(recipe)
     parse_recipe(text, folder / RECIPE, alone=True)
     parameters = sum(weight.numel() for weight in weights.values())
-    imported = Imported(parameters, chosen, targets_of(directions), _size(tokenizers, weights), size_before)
+    imported = Imported(parameters, chosen, targets_of(directions), _size(tokenizers, weights), size_before,
+                        licence or "")
     return imported, weights, text, tokenizers.files()
 
 

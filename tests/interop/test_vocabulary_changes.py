@@ -11,6 +11,7 @@ from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.inference.load_model import build, read_stored_model
 from seq2seq.interop.huggingface_import import import_model
 from seq2seq.interop.vocabulary_changes import VocabularyChanges
+from seq2seq.storage.checkpoints import licence_of
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import UNKNOWN_ID
 from seq2seq.translation.translator import Translator
@@ -192,3 +193,16 @@ def test_what_cannot_be_changed_is_refused(nllb, options, monkeypatch, capsys):
     (nllb / "empty").write_text("\n")
     assert main(["import", "theirs", "--output", "refused", *options]) == 2
     assert not (nllb / "refused").exists()
+
+
+@pytest.mark.parametrize(("header", "licence"), [
+    ("---\nlanguage: [en]\nlicense: cc-by-nc-4.0\n---\n# NLLB\nlicense: mit\n", "cc-by-nc-4.0"),
+    ("---\r\nlicense: 'other'\r\nlicense_name: Ours 1.0\r\n---\r\n", "Ours 1.0"), ("license: mit\n", None),
+    ("---\nlicense: other\n---\n", "other")])
+def test_the_licence_of_the_origin_is_told_and_carried_into_the_card(nllb, tmp_path, capsys, header, licence):
+    (nllb / "theirs" / "README.md").write_bytes(header.encode())
+    assert main(["import", str(nllb / "theirs"), "--output", str(tmp_path / "ours")]) == 0
+    told, card = capsys.readouterr().err, (tmp_path / "ours" / "README.md").read_text()
+    assert f"licence of the model: {licence or 'not stated'}" in told
+    assert f"- licence: {licence or 'not stated'}\n" in card
+    assert licence_of(tmp_path / "ours") == licence
