@@ -72,6 +72,7 @@ def import_(
         console.print_message(f"before: {imported.size_before}; now: {imported.size}")
     if len(imported.targets) > 1:
         targets = ", ".join(imported.targets[:8]) + (", …" if len(imported.targets) > 8 else "")
+        options = "--source-language and --target-language" if imported.names_sources else "--target-language"
         console.print_message(f"the model translates into {len(imported.targets)} languages ({targets}): choose one "
-                              f"with translate --target-language; the default is {chosen.target}")
+                              f"with translate {options}; the default is {chosen.source} to {chosen.target}")
     console.print_message(f"translate with: seq2seq translate {shlex.quote(str(output))} FILE")

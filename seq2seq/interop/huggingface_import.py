@@ -57,6 +57,7 @@ class Imported:
     """Summary of an import.
 
     parameters: number of parameters. chosen: direction of lines that name no language. targets: target languages.
+    names_sources: True if the model translates from several languages, too (see `tokenizers.fairseq_vocabulary`).
     size, size_before: pieces and parameters, as text; before the vocabulary was changed. licence: "" if the model's
     files state none.
     """
@@ -64,6 +65,7 @@ class Imported:
     parameters: int
     chosen: Languages
     targets: list[str]
+    names_sources: bool
     size: str
     size_before: str
     licence: str
@@ -130,8 +132,8 @@ def _read(folder: Path, name: str, source_language: str | None, target_language:
     text = HEADER.format(name=_shown(name)) + write_yaml(recipe)
     parse_recipe(text, folder / RECIPE, alone=True)
     parameters = sum(weight.numel() for weight in weights.values())
-    imported = Imported(parameters, chosen, targets_of(directions), _size(tokenizers, weights), size_before,
-                        licence or "")
+    imported = Imported(parameters, chosen, targets_of(directions), tokenizers.source.begins_with_own_language,
+                        _size(tokenizers, weights), size_before, licence or "")
     return imported, weights, text, tokenizers.files()
 
 
@@ -160,7 +162,7 @@ def _languages(name: str, tokenizer_config: Mapping[str, Any], source: str | Non
     target = target or next((code for code in changes.languages if code != source), None)
     in_name = LANGUAGES_IN_NAME.search(Path(name).name)
     sides = [(source, "source_lang", "src_lang"), (target, "target_lang", "tgt_lang")]
-    codes = [requested or tokenizer_config.get(long) or tokenizer_config.get(short) or (
+    codes = [requested or tokenizer_config.get(long) or str(tokenizer_config.get(short) or "").strip("_") or (
                  in_name[group] if in_name else None) for group, (requested, long, short) in enumerate(sides, start=1)]
     for code, option in zip(codes, ("--source-language", "--target-language"), strict=True):
         if code is None:

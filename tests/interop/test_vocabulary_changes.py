@@ -9,6 +9,7 @@ import torch
 from seq2seq.cli import main
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.inference.load_model import build, read_stored_model
+from seq2seq.interop.huggingface_export import export_model
 from seq2seq.interop.huggingface_import import import_model
 from seq2seq.interop.vocabulary_changes import VocabularyChanges
 from seq2seq.storage.checkpoints import licence_of
@@ -160,6 +161,24 @@ def test_the_model_translates_into_the_new_language(extended):
     translator = Translator.of_model(after, "cpu", "fp32").into(new)
     assert translator.languages.target == new
     assert len(translator.translate(["ein Hund"], beam_size=1, safety_net=False)) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["nllb", "m2m100"])
+def test_a_changed_model_is_exported_and_imported_again_with_its_languages(kind, tmp_path):
+    fairseq_models.make(tmp_path / "theirs", kind=kind, end=0)
+    (tmp_path / "text").write_text("".join(f"{line}\n" for line in [*fairseq_models.LINES[:5], *GEORGIAN]),
+                                   encoding="utf-8")
+    new = "ka" if kind == "nllb" else "kbd"                                     # M2M-100 has Georgian
+    import_model(str(tmp_path / "theirs"), tmp_path / "ours", "de", new,
+                 VocabularyChanges(["de", "en"], {new: "de"}, [tmp_path / "text"]))
+    parity = export_model(tmp_path / "ours", tmp_path / "exported", tmp_path / "text")
+    assert parity.same == parity.lines and parity.worst_score < 1e-3
+    import_model(str(tmp_path / "exported"), tmp_path / "again")
+    first, second = (read_stored_model(tmp_path / name) for name in ("ours", "again"))
+    assert first.tokenizers.source.ids == second.tokenizers.source.ids
+    assert first.recipe.languages == second.recipe.languages
+    assert np.array_equal(first.weights["target_embedding"], second.weights["target_embedding"])
 
 
 # The command
