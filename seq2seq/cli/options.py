@@ -145,6 +145,9 @@ Workers = Annotated[int, typer.Option(
 TargetLanguage = Annotated[str | None, typer.Option(
     metavar="CODE", help="Language to translate into, if the model has several target languages.",
     show_default="the recipe's")]
+SourceLanguage = Annotated[str | None, typer.Option(
+    metavar="CODE", help="Language to translate from, if the model has several source languages.",
+    show_default="the recipe's")]
 LineTag = Annotated[str | None, typer.Option(
     "--tag", metavar="TAG", help="Tag of all lines: one of those in data.train of the model's recipe, such as '<law>'.",
     show_default="that with which a line begins")]

@@ -28,6 +28,7 @@ from seq2seq.interop.exporting import (
     write_checked_export,
 )
 from seq2seq.interop.huggingface_files import SENTENCEPIECE, VOCABULARY
+from seq2seq.interop.huggingface_vocabulary import M2M100_LANGUAGES
 from seq2seq.interop.huggingface_weights import (
     ARCHITECTURES,
     POSITIONS,
@@ -38,7 +39,6 @@ from seq2seq.interop.huggingface_weights import (
 )
 from seq2seq.recipe import Languages
 from seq2seq.tokenizers.fairseq_vocabulary import UNUSED, FairseqVocabulary
-from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID, Vocabulary, Words
 from seq2seq.tokenizers.vocabulary import as_line
@@ -169,7 +169,7 @@ def write_tokenizer(exportable: Exportable, directory: Path) -> None:
         return
     sides = (tokenizers.source, tokenizers.target)
     for side, name in zip(sides, ("source.spm", "target.spm"), strict=True):
-        (directory / name).write_bytes(side.sentencepiece if isinstance(side, MarianVocabulary) else side.model)
+        (directory / name).write_bytes(side.sentencepiece)
     for side, name in zip(sides[: 1 if tokenizers.joint else 2], ("vocab.json", "target_vocab.json"), strict=False):
         (directory / name).write_text(json.dumps(_ids(side), ensure_ascii=False, indent=1), encoding="utf-8")
     unknown, start, end = tokenizers.source.pieces([UNKNOWN_ID, START_ID, END_ID])
@@ -191,7 +191,7 @@ def write_fairseq_tokenizer(vocabulary: FairseqVocabulary, languages: Languages,
     """Write the files of an M2M-100 or NLLB-200 tokenizer, with the class of transformers."""
     package = library()
     (directory / SENTENCEPIECE).write_bytes(vocabulary.sentencepiece)
-    codes = {vocabulary.language_token(code): code for code in vocabulary.languages}
+    codes = {vocabulary.language_token(code): _code(vocabulary, code) for code in vocabulary.languages}
     names = vocabulary.pieces(fairseq_order(vocabulary))
     pieces = {name: index for index, name in enumerate(names) if name not in codes and not name.startswith(UNUSED)}
     options = {"src_lang": _code(vocabulary, languages.pair[0]), "tgt_lang": _code(vocabulary, languages.target)}
@@ -210,9 +210,9 @@ def write_fairseq_tokenizer(vocabulary: FairseqVocabulary, languages: Languages,
 
 
 def _tokenizer_class(vocabulary: FairseqVocabulary) -> str:
-    """Return the class of the tokenizer in transformers: the codes of NLLB-200 name a script, those of M2M-100 do not.
-    """
-    return "NllbTokenizer" if all("_" in code for code in vocabulary.languages) else "M2M100Tokenizer"
+    """Return the class of the tokenizer in transformers. That of M2M-100 always has the same languages; that of
+    NLLB-200 takes any language tokens."""
+    return "M2M100Tokenizer" if list(vocabulary.languages) == M2M100_LANGUAGES.split() else "NllbTokenizer"
 
 
 def _language_name(vocabulary: FairseqVocabulary, code: str) -> str:
@@ -222,8 +222,10 @@ def _language_name(vocabulary: FairseqVocabulary, code: str) -> str:
 
 
 def _code(vocabulary: FairseqVocabulary, code: str) -> str:
-    """Return the form of a language's code that the tokenizer has: `deu_Latn` for `de`."""
-    return vocabulary.language_token(code).strip("<>")
+    """Return the form of a language's code that the tokenizer has: `deu_Latn` for `de`. Codes without a script become
+    tokens such as `__de__`, unless the tokenizer makes these itself."""
+    name = vocabulary.language_token(code).strip("<>")
+    return name if "_" in name or _tokenizer_class(vocabulary) == "M2M100Tokenizer" else f"__{name}__"
 
 
 def _ids(vocabulary: Vocabulary) -> dict[str, int]:

@@ -22,7 +22,8 @@ SAFETENSORS, PICKLED = "model.safetensors", "pytorch_model.bin"
 SOURCE_MODEL, TARGET_MODEL = "source.spm", "target.spm"
 VOCABULARY, TARGET_VOCABULARY = "vocab.json", "target_vocab.json"
 SENTENCEPIECE = "sentencepiece.bpe.model"
-DOWNLOADED = ["*.json", SAFETENSORS, PICKLED, SOURCE_MODEL, TARGET_MODEL, SENTENCEPIECE]
+CARD = "README.md"
+DOWNLOADED = [CARD, "*.json", SAFETENSORS, PICKLED, SOURCE_MODEL, TARGET_MODEL, SENTENCEPIECE]
 
 
 def local_folder(name: str) -> Path:
@@ -63,6 +64,18 @@ def read_object(path: Path, missing: dict[str, Any] | None = None) -> dict[str, 
     if not isinstance(value, dict):
         raise FormatError(f"{path} must contain a JSON object. Copy it again.")
     return value
+
+
+def read_licence(folder: Path) -> str | None:
+    """Return the licence in the header of a model card, such as cc-by-nc-4.0; None if there is none."""
+    if not (folder / CARD).exists():
+        return None
+    text = regular_bytes(folder / CARD).decode(errors="replace").replace("\r\n", "\n")
+    header = text.split("\n---", 1)[0] if text.startswith("---\n") else ""
+    values = {key: value.strip(" \"'")[:200] for key, value in re.findall(
+        r"^(license|license_name): *([^\r\n]*\S) *$", header, flags=re.MULTILINE) if value.isprintable()}
+    licence = values.get("license") or None
+    return values.get("license_name") or licence if licence == "other" else licence
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:

@@ -28,7 +28,7 @@ from seq2seq.tokenizers.vocabulary import Vocabulary, load_processor, require_si
 
 SPECIAL_TOKENS = "special_tokens_map.json"
 TOKENIZER_CLASSES = ("M2M100Tokenizer", "NllbTokenizer", "NllbTokenizerFast")
-LANGUAGE_NAME = re.compile(r"__([a-z]{2,3})__|([a-z]{3}_[A-Z][a-z]{3})")
+LANGUAGE_NAME = re.compile(r"__([A-Za-z]{2,8}(?:-[A-Za-z0-9]{1,8})*)__|([a-z]{3}_[A-Z][a-z]{3})")
 """Language tokens of M2M-100 (`__en__`) and NLLB-200 (`eng_Latn`)."""
 M2M100_LANGUAGES = """
 af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he hi hr ht hu hy id ig

@@ -89,6 +89,9 @@ class MarianVocabulary(Vocabulary):
     def pieces(self, ids: Sequence[int]) -> list[str]:
         return [self._names[int(index)] for index in ids]
 
+    def with_pieces(self, names: Sequence[str], sentencepiece: bytes) -> Vocabulary:
+        return type(self)(sentencepiece, {name: index for index, name in enumerate(names)})
+
     def decode_pieces(self, pieces: Sequence[Sequence[str]]) -> list[str]:
         # In a piece that only the other language's model contains, sentencepiece does not convert U+2581 to a space.
         texts = (self._processor.decode_pieces(list(line)) for line in pieces)

@@ -13,7 +13,7 @@ import numpy as np
 import sentencepiece
 
 from seq2seq.errors import TokenizerError
-from seq2seq.languages import same_code
+from seq2seq.languages import is_same_language, same_code
 from seq2seq.tokenizers.canonical_text import canonical, canonical_origins
 from seq2seq.tokenizers.context import as_text
 from seq2seq.tokenizers.source import Source
@@ -52,10 +52,12 @@ class Vocabulary(ABC):
     id: `>>de<<` in the text becomes the pieces of its characters.
 
     model: bytes that determine the vocabulary. Vocabularies with the same bytes encode every text in the same way.
+    sentencepiece: bytes of the sentencepiece model; b"" for whole words.
     is_canonical: True if text is made canonical before it is encoded (see `canonical_text`).
     """
 
     model: bytes
+    sentencepiece: bytes = b""
     is_canonical: bool = False
     begins_with_own_language: bool = False
     """True if a token before each text names the language of this text (see `fairseq_vocabulary`). False if a token
@@ -77,6 +79,15 @@ class Vocabulary(ABC):
             self._language_ids[code] = next((self.languages[one] for one in self.languages if same_code(one, code)),
                                             None)
         return self._language_ids[code]
+
+    def own_code(self, code: str) -> str:
+        """Return the code that the vocabulary has for a language, given a code of any form: `deu_Latn` for `de`."""
+        same = [one for one in self.languages if same_code(one, code)][:1]
+        matching = same or [one for one in self.languages if is_same_language(one, code)]
+        if len(matching) != 1:
+            raise TokenizerError(f"the vocabulary has {'several tokens' if matching else 'no token'} for the language "
+                                 f"'{code}'. Its languages are {', '.join(matching or self.languages)}.")
+        return matching[0]
 
     def language_token(self, code: str) -> str:
         """Return the token of a language, such as `>>de<<`; "" if the vocabulary has none for it."""
@@ -199,6 +210,14 @@ class Vocabulary(ABC):
     @abstractmethod
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Return the pieces of these ids as sentencepiece writes them, with U+2581 for white space."""
+
+    def with_pieces(self, names: Sequence[str], sentencepiece: bytes) -> Vocabulary:
+        """Return a vocabulary of the same kind with another sentencepiece model.
+
+        Args:
+            names: piece of each id, as `pieces` returns them. sentencepiece: the model that segments text into them.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def decode_pieces(self, pieces: Sequence[Sequence[str]]) -> list[str]:

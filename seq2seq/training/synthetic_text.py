@@ -27,10 +27,11 @@ from seq2seq.data.corpus import Counts, Pair, read_corpus
 from seq2seq.data.preparation import TrainingText
 from seq2seq.errors import CheckpointError, CorpusError, RecipeError, UserError
 from seq2seq.files import parse_json, regular_bytes
-from seq2seq.languages import canonical, same_code
+from seq2seq.languages import canonical
 from seq2seq.recipe import Corpus, DecodingSection, Recipe
 from seq2seq.recipe.combinations import SAMPLING_KEYS
 from seq2seq.recipe.decoding_section import SINGLE_SAMPLE
+from seq2seq.recipe.directions import has_direction
 from seq2seq.storage.atomic import delete, make_directories, replace_file, replacing
 from seq2seq.storage.checkpoints import RECIPE, resolve_model_path, stored_recipe
 from seq2seq.storage.directories import crc32_of, read_metadata
@@ -128,8 +129,9 @@ def _taken_from_another_run(translation: Path) -> bool:
 
 def _load(spec: Corpus, recipe: Recipe, models: Sequence[Path], group: ProcessGroup) -> Translator:
     """Load the models on all ranks."""
+    source, target = _direction(spec, recipe)
     translator = Translator.load(models[0], recipe.training.device, precision="reference", ensemble=models[1:],
-                                 target_language=_direction(spec, recipe)[1])
+                                 target_language=target, source_language=source)
     loaded = [translator.precision, *(read_metadata(model, "bundle", required=())["sha256"] for model in models)]
     for rank, found in enumerate(group.gather([loaded])):
         if found != loaded:
@@ -261,7 +263,7 @@ def _require_direction(spec: Corpus, recipe: Recipe, models: Sequence[Path]) -> 
     source, target = _direction(spec, recipe)
     for model in models:
         directions = stored_recipe(model).directions
-        if not any(same_code(each.source or "", source) and same_code(each.target, target) for each in directions):
+        if not has_direction(directions, source, target):
             pairs = " and ".join(f"from {each.source} to {each.target}" for each in directions)
             found = f"translates {pairs}" if directions[0].source else "is a language model"
             key = f"data.train.{recipe.data.train.index(spec)}: " if spec in recipe.data.train else ""
