@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 from toy import RECIPE, copy_finished_run, train_toy
-from trainings import same
+from trainings import die, final_weights, interrupting, same
 
 from seq2seq.data.preparation import TrainingText, train_or_load_tokenizers
 from seq2seq.errors import CheckpointError, RecipeError
@@ -13,6 +13,7 @@ from seq2seq.recipe import differences, load_recipe, parse_recipe
 from seq2seq.storage.checkpoints import best_bundle, load_bundle, save_bundle, stored_recipe
 from seq2seq.training.run import start_training, train
 from seq2seq.translation.translator import Translator
+from tests.fairseq_models import make as make_multilingual
 from tests.marian_models import make
 
 FINE_TUNING = """
@@ -120,3 +121,35 @@ def test_a_model_knows_the_tags_of_its_corpora_and_of_the_model_that_it_was_trai
     settings = ["training.max_steps=1", f"training.start_from={tmp_path / 'run'}"]
     train(load_recipe(tmp_path / "second.yaml", settings), tmp_path / "second")
     assert Translator.load(tmp_path / "second", "cpu", "fp32").reader.tags == ("<2news>", "<law>")
+
+
+SEVERAL = FINE_TUNING.replace("source: en, target: de", "source: eng_Latn, target: deu_Latn").replace(
+    "train: [{source: train.en, target: train.de}]", """
+  train:
+  - {source: train.en, target: train.de}
+  - {source: train.de, target: train.en, languages: {source: de, target: ell_Grek}}""")
+
+
+@pytest.mark.slow
+def test_an_imported_multilingual_model_is_trained_in_several_directions_and_resumed_exactly(folder, tmp_path,
+                                                                                             monkeypatch):
+    pytest.importorskip("transformers")
+    make_multilingual(tmp_path / "theirs")
+    import_model(str(tmp_path / "theirs"), tmp_path / "ours", "en", "de")
+    (folder / "several.yaml").write_text(SEVERAL.replace("START", str(tmp_path / "ours")))
+    recipe = load_recipe(folder / "several.yaml", [
+        "training.max_steps=4", "training.checkpoint_minutes=0", "tokenizer.subword_sampling=0.1",
+        "model.dropout=0.1"])
+    train(recipe, tmp_path / "whole")
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        interrupting(patch, 3, die)
+        train(recipe, tmp_path / "resumed")
+    train(recipe, tmp_path / "resumed")
+    assert same(final_weights(tmp_path / "whole"), final_weights(tmp_path / "resumed"))
+    imported, best = (load_bundle(path) for path in (tmp_path / "ours", best_bundle(tmp_path / "whole")))
+    assert best.tokenizer_files == imported.tokenizer_files and not same(best.weights, imported.weights)
+    translator = Translator.load(tmp_path / "whole", "cpu", "fp32")
+    assert translator.directions.codes == ("deu_Latn", "ell_Grek")
+    sources = [translator.into(code).source("eins") for code in ("deu_Latn", "ell_Grek")]
+    assert [(line.source_language, line.language) for line in sources] == [("eng_Latn", "deu_Latn"), ("de", "ell_Grek")]
+    assert all(translator.into(code).translate(["one two"]) for code in ("de", "el"))
