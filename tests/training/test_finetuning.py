@@ -10,7 +10,7 @@ from seq2seq.data.preparation import TrainingText, train_or_load_tokenizers
 from seq2seq.errors import CheckpointError, RecipeError
 from seq2seq.interop.huggingface_import import import_model
 from seq2seq.recipe import differences, load_recipe, parse_recipe
-from seq2seq.storage.checkpoints import best_bundle, load_bundle, save_bundle, stored_recipe
+from seq2seq.storage.checkpoints import best_bundle, load_bundle, newest_checkpoint, save_bundle, stored_recipe
 from seq2seq.training.run import start_training, train
 from seq2seq.translation.translator import Translator
 from tests.fairseq_models import make as make_multilingual
@@ -66,6 +66,34 @@ def test_fine_tuning_starts_from_the_model_and_can_be_resumed(folder, tuned, tmp
     again = start_training(recipe, tmp_path / "run")
     assert again.state.step == 2
     assert not differences(load_recipe(tmp_path / "run" / "recipe.yaml", check_files=False), recipe)
+
+
+def test_a_training_with_frozen_weights_is_resumed_exactly_and_its_model_has_them(folder, tuned, tmp_path,
+                                                                                      monkeypatch):
+    recipe = tuned("first", "training.freeze=[embeddings, encoder.0]", "training.ema_decay=0.9",
+                   "training.checkpoint_minutes=0", "training.average.kind=last")
+    train(recipe, tmp_path / "whole")
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        interrupting(patch, 2, die)
+        train(recipe, tmp_path / "resumed")
+    train(recipe, tmp_path / "resumed")
+    assert same(final_weights(tmp_path / "whole"), final_weights(tmp_path / "resumed"))
+    old, new = (load_bundle(best_bundle(path)) for path in (folder / "first", tmp_path / "whole"))
+    changed = {name for name in old.weights if not same({"": old.weights[name]}, {"": new.weights[name]})}
+    assert changed and not any(name.startswith(("encoder.0.", "target_embedding")) for name in changed)
+    assert parse_recipe(new.recipe_text, tmp_path / "recipe.yaml", alone=True).training.freeze == ()
+    with pytest.raises(RecipeError, match="start_from"):
+        load_recipe(folder / "recipe.yaml", ["training.freeze=[embeddings]"])
+
+
+def test_without_memory_for_a_copy_a_checkpoint_is_written_before_the_training_goes_on(folder, tuned, tmp_path,
+                                                                                      monkeypatch):
+    train(tuned(), tmp_path / "copied")
+    monkeypatch.setattr("seq2seq.training.loop.free_memory", lambda device: 10)
+    monkeypatch.setattr("seq2seq.training.loop.BackgroundWriter.start", None)
+    train(tuned(), tmp_path / "waited")
+    copied, waited = (newest_checkpoint(tmp_path / name) for name in ("copied", "waited"))
+    assert same(copied.model, waited.model) and same(copied.state, waited.state)
 
 
 def test_the_recipe_overrides_the_settings_of_the_start_model(folder, tuned, tmp_path):
