@@ -13,6 +13,7 @@ from seq2seq.devices import set_threads_of_torch
 from seq2seq.errors import UserError
 from seq2seq.model.attention import MakeWeighing
 from seq2seq.model.attention_scores import score_named, weighing_of
+from seq2seq.model.freezing import freeze
 from seq2seq.model.interface import Model
 from seq2seq.model.transformer import DecoderLayer, FeedForward, Transformer
 from seq2seq.model.variants.copying import CopyHead, CopyingModel
@@ -30,7 +31,8 @@ from seq2seq.model.variants.structured import StructuredWeighing
 from seq2seq.plug_ins import MODELS, load_registered, package_of
 from seq2seq.recipe import ModelSection
 
-__all__ = ["BUILDERS", "Model", "SkipInitialization", "build_model", "build_recurrent_model", "build_transformer"]
+__all__ = ["BUILDERS", "Model", "SkipInitialization", "build_model", "build_recurrent_model", "build_transformer",
+           "freeze"]
 
 set_threads_of_torch()                                  # the number may have been set before torch was imported
 

@@ -48,6 +48,7 @@ FEATURES = {
     "unigram": {"tokenizer.type": "unigram"}, "bpe": {"tokenizer.type": "bpe"}, "words": {"tokenizer.type": "words"},
     "two vocabularies": {"tokenizer.joint": False}, "subword sampling": {"tokenizer.subword_sampling": 0.1},
     "another tokenizer": {"tokenizer.taken_from": "run"}, "fine-tuning": {"training.start_from": "run"},
+    "frozen": {"training.start_from": "run", "training.freeze": ["embeddings"]},
     "accumulation": {"training.accumulation": 2},
     "muon": {"training.optimizer": "muon"}, "label smoothing": {"training.label_smoothing": 0.1},
     "guided alignment": {"training.guided_alignment": 0.05}, "consistency": {"training.consistency": 5.0},
