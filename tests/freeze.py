@@ -61,6 +61,7 @@ TRAININGS: dict[str, list[str]] = {
     "structured": ["model.selection=structured"],
     "learned positions": ["model.positions=learned", "model.tied_embeddings=none", "tokenizer.joint=false"],
     "positions and start of fairseq": ["model.positions=fairseq", "model.decoder_start=</s>"],
+    "norm of the embedding": ["model.embedding_norm=true", "model.norm=pre"],
     "tied decoder layers": ["model.tied_decoder_layers=true", "model.output_bias=true"],
     "copy": ["model.copy=true", HARD],
     "concatenated context": ["data.context=2"],

@@ -288,10 +288,12 @@ class NativeEngine:
             own = norms[layer * len(sublayers) : (layer + 1) * len(sublayers)]
             layers.append(Layer(*linears[layer % stored], (own[0], own[1], own[-1])))
         scale = math.sqrt(section.d_model) if section.scale_embedding else 1.0
+        tokens = "source" if side == "encoder" else "target"
+        embedding_norm = self._norm(f"{tokens}_embedding_norm") if section.embedding_norm else Norm()
         return Stack((Layer * number)(*layers), number, section.d_model, section.num_heads, section.feed_forward,
                      pre_norm, ACTIVATIONS.index(section.activation), first, (Linear * len(last))(*last), len(last),
                      _address(embedding), _address(positions), scale,
-                     -1 if section.window is None else section.window)
+                     -1 if section.window is None else section.window, embedding_norm)
 
     def _linears(self, layer: str) -> list[Linear]:
         cross = f"{layer}.cross_attention"

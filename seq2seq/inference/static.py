@@ -265,8 +265,7 @@ class StaticEngine(EagerEngine):
         """Do a step of the search. For a number of sentences, all calls launch the same kernels for the same tensors.
         """
         model, beams = self.transformer, storage.beams(sentences)
-        hidden = model.target_embedding.index_select(0, model.decoder_input(beams.tokens.flatten())).mul_(model.scale)
-        hidden += model.target_positions.index_select(0, beams.clock[:1])
+        hidden = model.embed_step(beams.tokens.flatten(), beams.clock[:1])
         for step, cache, memory in zip(self.layer_steps, storage.caches.cache, storage.caches.memory, strict=True):
             hidden = step(hidden, cache, memory, beams, storage.first[:sentences], storage.end[:sentences])
         logits = F.linear(model.decoder_norm(hidden), self.output_weight, self.output_bias)

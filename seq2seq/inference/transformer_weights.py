@@ -37,6 +37,9 @@ def expected_shapes(section: TransformerSection, sizes: tuple[int, int]) -> dict
     def add_norm(name: str) -> None:
         shapes.update({f"{name}.weight": (width,), f"{name}.bias": (width,)})
 
+    if section.embedding_norm:
+        add_norm("source_embedding_norm")
+        add_norm("target_embedding_norm")
     for side, layers in (("encoder", section.encoder_layers),
                          ("decoder", 1 if section.tied_decoder_layers else section.decoder_layers)):
         for layer in (f"{side}.{index}" for index in range(layers)):

@@ -1,6 +1,6 @@
 """Export models as models of Hugging Face's `transformers`, and run the exports for the parity check.
 
-A model whose vocabulary begins each text with its language becomes an M2M-100 model, any other a Marian model.
+A model whose vocabulary begins each text with its language becomes an M2M-100 or mBART model, any other a Marian model.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import importlib
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -34,6 +35,7 @@ from seq2seq.interop.huggingface_weights import (
     Architecture,
     config_for,
     require_support,
+    unsupported_keys,
     weights_to_huggingface,
 )
 from seq2seq.recipe import Languages
@@ -63,13 +65,13 @@ print(tokenizer.batch_decode(model.generate(**sources), skip_special_tokens=True
 ```
 """
 FAIRSEQ_USAGE = """\
-An M2M-100 model for `transformers`. To translate in this directory:
+A model for `transformers`, of the architecture {name}. To translate in this directory:
 
 ```python
-from transformers import M2M100ForConditionalGeneration, {tokenizer}
+from transformers import {model}, {tokenizer}
 
 tokenizer = {tokenizer}.from_pretrained(".", src_lang="{source}")
-model = M2M100ForConditionalGeneration.from_pretrained(".")
+model = {model}.from_pretrained(".")
 sources = tokenizer(["..."], return_tensors="pt", padding=True)
 target = tokenizer.convert_tokens_to_ids("{target}")
 found = model.generate(**sources, forced_bos_token_id=target)[:, 2:]    # without </s> and the language
@@ -77,7 +79,8 @@ print(tokenizer.batch_decode(found, skip_special_tokens=True))
 ```
 """
 FAIRSEQ_SYMBOLS = ("<s>", "<pad>", "</s>", "<unk>")
-"""Pieces with the ids 0 to 3 in M2M-100 and NLLB-200."""
+"""Pieces with the ids 0 to 3 in M2M-100, NLLB-200 and mBART-50."""
+MBART50_CODE = re.compile("[a-z]{2}_[A-Z]{2}")
 
 
 def library() -> Any:
@@ -118,15 +121,20 @@ def export_model(path: Path, output: Path, source: Path | None = None, max_lines
 
 
 def architecture_for(exportable: Exportable) -> Architecture:
-    """Return the architecture of transformers that a model becomes."""
-    return ARCHITECTURES["m2m_100" if exportable.tokenizers.source.begins_with_own_language else "marian"]
+    """Return the architecture of transformers that a model becomes: of those with its kind of vocabulary, the first
+    that has its keys; if there is none, the first of all, whose differences `require_support` reports."""
+    kind = "fairseq" if exportable.tokenizers.source.begins_with_own_language else "marian"
+    possible = [each for each in ARCHITECTURES.values() if each.vocabulary == kind]
+    return next((each for each in possible if not unsupported_keys(each, exportable.section)), possible[0])
 
 
 def _usage(exportable: Exportable) -> str:
     vocabulary, languages = exportable.tokenizers.source, exportable.recipe.languages
     if not isinstance(vocabulary, FairseqVocabulary):
         return USAGE.format(token=_token(vocabulary, languages.target))
-    return FAIRSEQ_USAGE.format(tokenizer=_tokenizer_class(vocabulary), source=_code(vocabulary, languages.pair[0]),
+    architecture = architecture_for(exportable)
+    return FAIRSEQ_USAGE.format(name=architecture.name, model=architecture.model,
+                                tokenizer=_tokenizer_class(vocabulary), source=_code(vocabulary, languages.pair[0]),
                                 target=_language_name(vocabulary, languages.target))
 
 
@@ -188,37 +196,47 @@ def fairseq_order(vocabulary: FairseqVocabulary) -> list[int]:
 
 
 def write_fairseq_tokenizer(vocabulary: FairseqVocabulary, languages: Languages, directory: Path) -> None:
-    """Write the files of an M2M-100 or NLLB-200 tokenizer, with the class of transformers."""
+    """Write the files of an M2M-100, NLLB-200 or mBART-50 tokenizer, with the class of transformers."""
     package = library()
     (directory / SENTENCEPIECE).write_bytes(vocabulary.sentencepiece)
     codes = {vocabulary.language_token(code): code for code in vocabulary.languages}
     names = vocabulary.pieces(fairseq_order(vocabulary))
     pieces = {name: index for index, name in enumerate(names) if name not in codes and not name.startswith(UNUSED)}
-    options = {"src_lang": _code(vocabulary, languages.pair[0]), "tgt_lang": _code(vocabulary, languages.target)}
-    if _tokenizer_class(vocabulary) == "M2M100Tokenizer":
+    options: dict[str, Any] = {"src_lang": _code(vocabulary, languages.pair[0]),
+                               "tgt_lang": _code(vocabulary, languages.target)}
+    kind = _tokenizer_class(vocabulary)
+    if kind == "M2M100Tokenizer":
         (directory / VOCABULARY).write_text(json.dumps(pieces, ensure_ascii=False, indent=1), encoding="utf-8")
         package.M2M100Tokenizer.from_pretrained(directory, **options).save_pretrained(directory)
         return
-    read = parse_json(package.NllbTokenizer.from_pretrained(directory).backend_tokenizer.to_str())
+    # Only the classes of transformers convert the normaliser, and the merges or scores of the pieces.
+    read = parse_json(getattr(package, kind).from_pretrained(directory).backend_tokenizer.to_str())
     charsmap = next((each["precompiled_charsmap"] for each in (read["normalizer"] or {}).get("normalizers", [])
                      if each["type"] == "Precompiled"), None)
-    tokenizer = package.NllbTokenizer(
-        vocab={codes.get(name, name): index for index, name in enumerate(names) if not name.startswith(UNUSED)},
-        merges=list(map(tuple, read["model"].get("merges", []))), extra_special_tokens=list(codes.values()),
-        _spm_precompiled_charsmap=charsmap and base64.b64decode(charsmap), **options)
+    options["_spm_precompiled_charsmap"] = charsmap and base64.b64decode(charsmap)
+    named = {codes.get(name, name): index for index, name in enumerate(names) if not name.startswith(UNUSED)}
+    if kind == "NllbTokenizer":
+        tokenizer = package.NllbTokenizer(
+            vocab=named, merges=list(map(tuple, read["model"].get("merges", []))),
+            extra_special_tokens=list(codes.values()), **options)
+    else:
+        scores = dict(read["model"]["vocab"])
+        tokenizer = package.MBart50Tokenizer(vocab=[(name, scores.get(name, 0.0)) for name in named], **options)
     tokenizer.save_pretrained(directory)
 
 
 def _tokenizer_class(vocabulary: FairseqVocabulary) -> str:
-    """Return the class of the tokenizer in transformers: the codes of NLLB-200 name a script, those of M2M-100 do not.
-    """
+    """Return the class of the tokenizer in transformers: the codes of NLLB-200 name a script, those of mBART-50 a
+    country, those of M2M-100 neither."""
+    if all(map(MBART50_CODE.fullmatch, vocabulary.languages)):
+        return "MBart50Tokenizer"
     return "NllbTokenizer" if all("_" in code for code in vocabulary.languages) else "M2M100Tokenizer"
 
 
 def _language_name(vocabulary: FairseqVocabulary, code: str) -> str:
     """Return the token of a language in transformers."""
     name = _code(vocabulary, code)
-    return name if _tokenizer_class(vocabulary) == "NllbTokenizer" else f"__{name}__"
+    return f"__{name}__" if _tokenizer_class(vocabulary) == "M2M100Tokenizer" else name
 
 
 def _code(vocabulary: FairseqVocabulary, code: str) -> str:
@@ -299,7 +317,7 @@ class MarianTranslator:
 
 
 class FairseqTranslator(MarianTranslator):
-    """An M2M-100 model of transformers with the interface `exporting.Exported`."""
+    """An M2M-100 or mBART model of transformers with the interface `exporting.Exported`."""
 
     start, pad, given = 2, 1, 1
 

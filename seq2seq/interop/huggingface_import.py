@@ -1,4 +1,5 @@
-"""Import models in Hugging Face format: Marian, such as the 1,400 models of OPUS-MT, M2M-100 and NLLB-200."""
+"""Import models in Hugging Face format: Marian, such as the 1,400 models of OPUS-MT, M2M-100, NLLB-200 and
+mBART-50."""
 
 from __future__ import annotations
 
@@ -88,7 +89,7 @@ def _read(folder: Path, name: str, source_language: str | None, target_language:
     architecture = architecture_of(config)
     theirs = read_weights(folder)
     section = model_section_from_config(config, BIAS in theirs and bool(theirs[BIAS].any()))
-    read_vocabularies = marian_vocabularies if architecture.name == "Marian" else fairseq_vocabularies
+    read_vocabularies = marian_vocabularies if architecture.vocabulary == "marian" else fairseq_vocabularies
     tokenizers, ids = read_vocabularies(folder, config, tokenizer_config)
     weights = weights_from_huggingface(theirs, architecture, section, *ids)
     chosen, directions = _directions(tokenizers.source, tokenizer_config, target_language,

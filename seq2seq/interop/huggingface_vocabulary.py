@@ -27,9 +27,10 @@ from seq2seq.tokenizers.tokenizer import Tokenizer, Tokenizers
 from seq2seq.tokenizers.vocabulary import Vocabulary, load_processor, require_size
 
 SPECIAL_TOKENS = "special_tokens_map.json"
-TOKENIZER_CLASSES = ("M2M100Tokenizer", "NllbTokenizer", "NllbTokenizerFast")
-LANGUAGE_NAME = re.compile(r"__([a-z]{2,3})__|([a-z]{3}_[A-Z][a-z]{3})")
-"""Language tokens of M2M-100 (`__en__`) and NLLB-200 (`eng_Latn`)."""
+TOKENIZER_CLASSES = ("M2M100Tokenizer", "NllbTokenizer", "NllbTokenizerFast", "MBart50Tokenizer",
+                     "MBart50TokenizerFast")
+LANGUAGE_NAME = re.compile(r"__([a-z]{2,3})__|([a-z]{3}_[A-Z][a-z]{3}|[a-z]{2}_[A-Z]{2})")
+"""Language tokens of M2M-100 (`__en__`), NLLB-200 (`eng_Latn`) and mBART-50 (`en_XX`)."""
 M2M100_LANGUAGES = """
 af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he hi hr ht hu hy id ig
 ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my ne nl no ns oc or pa pl ps pt ro ru sd si sk sl so
@@ -111,14 +112,14 @@ def _symbol(tokenizer_config: Mapping[str, Any], key: str, default: str) -> str:
     return piece
 
 
-# M2M-100 and NLLB-200
+# M2M-100, NLLB-200 and mBART-50
 
 
 def fairseq_vocabularies(folder: Path, config: Mapping[str, Any], tokenizer_config: Mapping[str, Any]
                          ) -> tuple[Tokenizers, tuple[list[int], list[int]]]:
-    """Return the tokenizers of an M2M-100 or NLLB-200 model, and the lists of ids as `marian_vocabularies`.
+    """Return the tokenizers of an M2M-100, NLLB-200 or mBART-50 model, and the lists of ids as `marian_vocabularies`.
 
-    The tokenizer of M2M-100 has the ids of its pieces in vocab.json. In that of NLLB-200, they are the ids of
+    The tokenizer of M2M-100 has the ids of its pieces in vocab.json. In those of the others, they are the ids of
     sentencepiece, shifted by one. Language tokens follow the pieces. The option legacy_behaviour of NLLB-200, which
     puts the token of the source behind the text, is ignored: the models were trained with the token before it.
     """
@@ -187,5 +188,5 @@ def _names_by_id(ids: Mapping[str, int], added: Mapping[str, Any], config: Mappi
                               "Copy all files of the model again.")
     if not any(map(LANGUAGE_NAME.fullmatch, added)):
         raise FormatError(f"none of its files tokenizer.json, {TOKENIZER} and {SPECIAL_TOKENS} has language tokens "
-                          "such as eng_Latn or __en__. Copy all files of the model.")
+                          "such as eng_Latn, __en__ or en_XX. Copy all files of the model.")
     return [names.get(index, f"{UNUSED}{index}>") for index in range(size)]

@@ -1,9 +1,9 @@
 """Conversion between this package's Transformer and those of Hugging Face's transformers: weights and config.json.
 
-Their classes for Marian, M2M-100 and NLLB-200 are copies of one (BART), whose weights have the same names. In Marian's
-position encodings, all sines come before all cosines. In those of Vaswani et al. 2017, which this package uses, sines
-and cosines alternate. Position encodings are added to embeddings, so the conversion permutes the d_model axis of every
-weight that has one. Values stay the same: exported and reimported weights are bit-identical.
+Their classes for Marian, M2M-100, NLLB-200 and mBART are copies of one (BART), whose weights have the same names. In
+Marian's position encodings, all sines come before all cosines. In those of Vaswani et al. 2017, which this package
+uses, sines and cosines alternate. Position encodings are added to embeddings, so the conversion permutes the d_model
+axis of every weight that has one. Values stay the same: exported and reimported weights are bit-identical.
 """
 
 from __future__ import annotations
@@ -31,16 +31,18 @@ class Architecture:
     """Model of transformers.
 
     name: name in messages. model, config: classes in transformers. defaults: values of keys that may be missing in
-    config.json. keys: keys of `type: transformer` whose value all its
-    models have. splits_sinusoids: True if sines and cosines are stored in another order than in this package.
-    has_bias: True if there is a bias of the logits, which may be 0.
+    config.json. keys: keys of `type: transformer` whose value all its models have. vocabulary: kind of its vocabulary:
+    "marian", or "fairseq" if each text begins with the token of its own language. splits_sinusoids: True if sines and
+    cosines are stored in another order than in this package. has_bias: True if there is a bias of the logits, which may
+    be 0.
     """
 
     name: str
     model: str
     config: str
     defaults: Mapping[str, Any]
-    keys: Mapping[str, str]
+    keys: Mapping[str, Any]
+    vocabulary: str
     splits_sinusoids: bool = False
     has_bias: bool = False
 
@@ -48,10 +50,16 @@ class Architecture:
 ARCHITECTURES = {
     "marian": Architecture("Marian", "MarianMTModel", "MarianConfig",
                            {"activation_function": "gelu", "scale_embedding": False},
-                           {"norm": "post", "positions": "sinusoidal", "decoder_start": "<s>"}, True, True),
+                           {"norm": "post", "positions": "sinusoidal", "decoder_start": "<s>", "embedding_norm": False},
+                           "marian", splits_sinusoids=True, has_bias=True),
     "m2m_100": Architecture("M2M-100", "M2M100ForConditionalGeneration", "M2M100Config",
                             {"activation_function": "relu", "scale_embedding": True},
-                            {"norm": "pre", "positions": "fairseq", "decoder_start": "</s>"}),
+                            {"norm": "pre", "positions": "fairseq", "decoder_start": "</s>", "embedding_norm": False},
+                            "fairseq"),
+    "mbart": Architecture("mBART", "MBartForConditionalGeneration", "MBartConfig",
+                          {"activation_function": "gelu", "scale_embedding": False},
+                          {"norm": "pre", "positions": "learned", "decoder_start": "</s>", "embedding_norm": True},
+                          "fairseq", has_bias=True),
 }
 """Architectures by their `model_type` in config.json."""
 SHARED, SOURCE, TARGET, OUTPUT, BIAS = (
@@ -59,7 +67,9 @@ SHARED, SOURCE, TARGET, OUTPUT, BIAS = (
     "final_logits_bias")
 POSITIONS = tuple(f"model.{side}.embed_positions.{name}" for side in ("encoder", "decoder")
                   for name in ("weight", "weights"))
-"""Tables of positions, which files of some versions of transformers contain."""
+"""Tables of positions. Those that are not learned are in the files of some versions of transformers only."""
+FIRST_POSITION = 2
+"""Row of the first token in the tables of positions of fairseq's models. The rows before it are not used."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +116,9 @@ def layer_weight_mappings(section: TransformerSection) -> Iterator[WeightMapping
                 yield from to_d_model(f"{ours}.cross_residual.norm", f"{theirs}.encoder_attn_layer_norm")
         if section.norm == "pre":
             yield from to_d_model(f"{side}_norm", f"model.{side}.layer_norm")
+        if section.embedding_norm:
+            ours = {"encoder": "source", "decoder": "target"}[side]
+            yield from to_d_model(f"{ours}_embedding_norm", f"model.{side}.layernorm_embedding")
 
 
 def interleaved_to_split_permutation(d_model: int) -> Tensor:
@@ -124,8 +137,8 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture:
     """Return the architecture that a config.json names."""
     model_type = config.get("model_type")
     if model_type not in ARCHITECTURES:
-        raise FormatError(f"its config.json has model_type: {model_type}. These can be imported: marian (OPUS-MT) and "
-                          "m2m_100 (M2M-100, NLLB-200).")
+        raise FormatError(f"its config.json has model_type: {model_type}. These can be imported: marian (OPUS-MT), "
+                          "m2m_100 (M2M-100, NLLB-200) and mbart (mBART-50).")
     if "auto_map" in config:
         raise FormatError("its config.json names Python code of its own (auto_map), which is not executed. Only models "
                           "that transformers knows can be imported.")
@@ -213,11 +226,19 @@ def weights_from_huggingface(theirs: Mapping[str, Tensor], architecture: Archite
         if missing:
             raise FormatError(f"its weight {missing[0]} is missing. Copy all its files again.")
         mapped.append((mapping, [remaining.pop(name) for name in mapping.theirs]))
-    offset = 2 if section.positions == "fairseq" else 0                         # position of the first token
+    learned = {"model.encoder.embed_positions.weight": "source_positions",
+               "model.decoder.embed_positions.weight": "target_positions"} if section.positions == "learned" else {}
+    if absent := [name for name in learned if name not in remaining]:
+        raise FormatError(f"its weight {absent[0]} is missing. Copy all its files again.")
+    offset = 0 if architecture.vocabulary == "marian" else FIRST_POSITION
     for name in POSITIONS:
         positions = remaining.pop(name, None)
-        if positions is not None:
-            _require_shape(name, positions, (section.max_positions + offset, section.d_model))
+        if positions is None:
+            continue
+        _require_shape(name, positions, (section.max_positions + offset, section.d_model))
+        if name in learned:
+            ours[learned[name]] = positions[offset:].clone()
+        else:
             expected = POSITION_TABLES[section.positions](section.max_positions, section.d_model)
             if not torch.allclose(reordered(positions[offset:], 1), expected, rtol=0, atol=1e-3):
                 raise FormatError(f"its position encodings {name} are not the sinusoids of {architecture.name}.")
@@ -259,22 +280,27 @@ def config_for(architecture: Architecture, section: TransformerSection, source_v
         "pad_token_id": symbols["pad"], "decoder_start_token_id": symbols["start"],
         "tie_word_embeddings": section.tied_embeddings != "none",
     }
-    if architecture.has_bias:
+    if architecture.vocabulary == "marian":
         config |= {"decoder_vocab_size": target_vocab_size, "forced_eos_token_id": symbols["end"],
                    "share_encoder_decoder_embeddings": section.tied_embeddings == "all"}
     return config
 
 
+def unsupported_keys(architecture: Architecture, section: TransformerSection) -> list[str]:
+    """Return the keys of a model whose value differs from that of all models of the architecture."""
+    return [key for key, value in architecture.keys.items() if getattr(section, key) != value]
+
+
 def require_support(architecture: Architecture, section: TransformerSection) -> None:
     """Raise FormatError if the model of transformers does not support a feature of the model."""
-    for key, value in architecture.keys.items():
-        if (found := getattr(section, key)) != value:
-            raise FormatError(f"model.{key}: {found} cannot be exported to huggingface: the {architecture.name} model "
-                              f"of transformers has {key}: {value}. Export to ctranslate2.")
+    for key in unsupported_keys(architecture, section):
+        raise FormatError(f"model.{key}: {getattr(section, key)} cannot be exported to huggingface: the "
+                          f"{architecture.name} model of transformers has {key}: {architecture.keys[key]}. Export to "
+                          "ctranslate2.")
     if section.output_bias and not architecture.has_bias:
         raise FormatError(f"model.output_bias: true cannot be exported to huggingface: the {architecture.name} model "
                           "of transformers has no bias of the logits.")
-    if section.tied_embeddings == "decoder" and not architecture.has_bias:
+    if section.tied_embeddings == "decoder" and architecture.vocabulary != "marian":
         raise FormatError(f"model.tied_embeddings: decoder cannot be exported to huggingface: the {architecture.name} "
                           "model of transformers has one vocabulary.")
 
@@ -302,9 +328,13 @@ def weights_to_huggingface(ours: Mapping[str, Tensor], architecture: Architectur
     if architecture.has_bias:
         bias = ours.get("output_bias")
         theirs[BIAS] = (ours["target_embedding"].new_zeros(len(ours["target_embedding"])) if bias is None else
-                        bias)[None]
-    elif section.tied_embeddings == "none":                                     # not used, but stored
+                        bias)[rows][None]
+    if architecture.vocabulary != "marian" and section.tied_embeddings == "none":   # not used, but stored
         theirs[SHARED] = theirs[TARGET]
+    if section.positions == "learned":
+        for side, own in (("encoder", "source_positions"), ("decoder", "target_positions")):
+            unused = ours[own].new_zeros(FIRST_POSITION, section.d_model)
+            theirs[f"model.{side}.embed_positions.weight"] = torch.cat([unused, ours[own]])
     for mapping in layer_weight_mappings(section):
         weight = reordered(ours[mapping.ours], mapping.d_model_axis)
         theirs.update(zip(mapping.theirs, weight.chunk(len(mapping.theirs)), strict=True))

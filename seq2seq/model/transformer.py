@@ -87,20 +87,26 @@ class Stream(NamedTuple):
 
 
 def embed(embedding: Tensor, encodings: Tensor, tokens: Tensor, positions: Tensor, scale: float,
-          dropout: Dropout) -> Stream:
-    """Return dropout(scale * embedding + positional encoding) of tokens, (tokens,), as a residual stream.
+          dropout: Dropout, norm: nn.Module | None = None) -> Stream:
+    """Return dropout(norm(scale * embedding + positional encoding)) of tokens, (tokens,), as a residual stream.
 
-    embedding: (vocab_size, d_model). encodings: (max_positions, d_model).
+    embedding: (vocab_size, d_model). encodings: (max_positions, d_model). norm: None: there is none.
     """
     if not usable_in_16_bits(embedding):
-        hidden = dropout(Lookup.apply(embedding, tokens) * scale + Lookup.apply(encodings, positions))
+        hidden = Lookup.apply(embedding, tokens) * scale + Lookup.apply(encodings, positions)
+        hidden = dropout(hidden if norm is None else norm(hidden))
         return Stream(hidden, hidden)
     from seq2seq.model.kernels import embedding as embedding_kernels
     from seq2seq.model.kernels.dropout import draw_seed
 
     probability = dropout.current_probability
     seed = draw_seed(embedding.device) if probability else None
-    return Stream(*embedding_kernels.embed(embedding, encodings, tokens, positions, scale, probability, seed), seed, 1)
+    if norm is None:
+        return Stream(*embedding_kernels.embed(embedding, encodings, tokens, positions, scale, probability, seed), seed,
+                      1)
+    embedded, _ = embedding_kernels.embed(embedding, encodings, tokens, positions, scale, 0.0, None)
+    hidden = dropout(norm(embedded))
+    return Stream(hidden, hidden, seed)
 
 
 class Residual(nn.Module):
@@ -245,6 +251,7 @@ class Transformer(EncoderDecoder):
         weighing: attention weights of every layer.
         window: maximum distance between query and key in self-attention; None: no limit.
         decoder_start: symbol whose embedding the decoder reads first, "<s>" or "</s>".
+        embedding_norm: True for a layer norm of the sum of embedding and positional encoding.
     """
 
     pads = False
@@ -255,6 +262,7 @@ class Transformer(EncoderDecoder):
         pre_norm: bool = False, positions: str = "sinusoidal", max_positions: int = 1024,
         tied_embeddings: str = "all", scale_embedding: bool = True, output_bias: bool = False,
         weighing: MakeWeighing = ScaledDotProduct, window: int | None = None, decoder_start: str = "<s>",
+        embedding_norm: bool = False,
     ) -> None:
         super().__init__(source_vocab_size, target_vocab_size, d_model, max_positions, tied_embeddings, scale_embedding,
                          output_bias)
@@ -268,6 +276,8 @@ class Transformer(EncoderDecoder):
             self.register_buffer("target_positions", self.source_positions, persistent=False)
         self.start_id = START_ID if decoder_start == "<s>" else END_ID
         self.dropout = Dropout(dropout)
+        self.source_embedding_norm = nn.LayerNorm(d_model, eps=1e-5) if embedding_norm else None
+        self.target_embedding_norm = nn.LayerNorm(d_model, eps=1e-5) if embedding_norm else None
         self.window = window
         layer = (d_model, num_heads, feed_forward, dropout, activation, pre_norm, weighing, window)
         self.encoder = nn.ModuleList(EncoderLayer(*layer) for _ in range(encoder_layers))
@@ -278,15 +288,15 @@ class Transformer(EncoderDecoder):
     def encode(self, source: Tensor, sentences: Sentences) -> tuple[Tensor, Sentences]:
         """(source_tokens,) -> the states that cross-attention attends to, (source_tokens, d_model), and the sentences
         they belong to."""
-        stream = self._embed(self.source_embedding, self.source_positions, source, sentences.positions)
+        stream = embed(self.source_embedding, self.source_positions, source, sentences.positions, self.scale,
+                       self.dropout, self.source_embedding_norm)
         for layer in self.encoder:
             stream = layer(stream, sentences)
         return stream.add(self.encoder_norm).inputs, sentences
 
     def decode(self, target_input: Tensor, target: Sentences, memory: Tensor, source: Sentences) -> Logits:
         """(target_tokens,) -> logits, (target_tokens, vocab_size). memory, source: from `encode`."""
-        stream = self._embed(self.target_embedding, self.target_positions, self.decoder_input(target_input),
-                             target.positions)
+        stream = self.embed_target(target_input, target)
         for layer in self.decoder:
             stream = layer(stream, memory, target, source)
         return Logits(stream.add(self.decoder_norm).inputs, self.output_weight, self.output_bias)
@@ -295,8 +305,17 @@ class Transformer(EncoderDecoder):
         """Return target tokens of any shape with the symbol `decoder_start` in the place of `<s>`."""
         return tokens if self.start_id == START_ID else tokens.masked_fill(tokens == START_ID, self.start_id)
 
-    def _embed(self, embedding: Tensor, encodings: Tensor, tokens: Tensor, positions: Tensor) -> Stream:
-        return embed(embedding, encodings, tokens, positions, self.scale, self.dropout)
+    def embed_target(self, target_input: Tensor, sentences: Sentences) -> Stream:
+        """Return the residual stream before the first decoder layer. Arguments: see `decode`."""
+        return embed(self.target_embedding, self.target_positions, self.decoder_input(target_input),
+                     sentences.positions, self.scale, self.dropout, self.target_embedding_norm)
+
+    def embed_step(self, last_tokens: Tensor, position: int | Tensor) -> Tensor:
+        """Return the input of the first decoder layer in a decoding step, (rows, d_model). last_tokens: (rows,).
+        position: of these tokens, or (1,)."""
+        embedded = self.target_embedding.index_select(0, self.decoder_input(last_tokens))
+        hidden = embedded.mul_(self.scale).add_(self.target_positions[position])
+        return hidden if self.target_embedding_norm is None else self.target_embedding_norm(hidden)
 
     def start_decoder(self, memory: Tensor, sentences: Sentences, keep_attention: bool) -> TransformerState:
         """Return the state before the first step. memory, sentences: from `encode`."""
@@ -328,8 +347,7 @@ class Transformer(EncoderDecoder):
                      steps: Sequence[StepFunction] | None = None) -> tuple[Tensor, TransformerState]:
         """Return the input of the output layer, (rows, d_model), and the state after the step."""
         after = state.with_next_position()
-        embedded = self.target_embedding.index_select(0, self.decoder_input(last_tokens))
-        hidden = embedded.mul_(self.scale).add_(self.target_positions[state.position])
+        hidden = self.embed_step(last_tokens, state.position)
         target_bias = after.target_bias(self.num_heads, self.window)
         steps = steps or [cast(DecoderLayer, layer).make_step_function() for layer in self.decoder]
         for step, cache in zip(steps, after.caches, strict=True):

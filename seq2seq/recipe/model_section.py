@@ -48,7 +48,7 @@ PACKAGES_CAN = "Installed packages can register others."
 KNOWN_TO_ENGINES = frozenset({
     "base", "type", "d_model", "dropout", "max_positions", "scale_embedding", "encoder_layers", "decoder_layers",
     "tied_embeddings", "output_bias", "num_heads", "score", "normalize", "selection", "copy", "window", "feed_forward",
-    "activation", "norm", "positions", "decoder_start", "tied_decoder_layers", "context"})
+    "activation", "norm", "positions", "decoder_start", "embedding_norm", "tied_decoder_layers", "context"})
 """Keys of a Transformer that the kernels and exports either compute or refuse (`peculiarity`). Any other key with
 another value than its default is refused, so that a new key cannot be overlooked there."""
 DEFAULT_TYPE = "transformer"
@@ -247,6 +247,8 @@ class TransformerSection(_TransformerLayers, _CrossAttention):
     text. Installed packages can register other types. Each type has its own keys."""
     decoder_start: Literal["<s>", "</s>"] = "<s>"
     """Symbol that the decoder reads before the first piece. Models of fairseq, such as M2M-100, read `</s>`."""
+    embedding_norm: bool = False
+    """Layer normalisation of the sum of embedding and positional encoding, as in mBART."""
     tied_decoder_layers: bool = False
     """All decoder layers share their weights (Dabre and Fujita 2019, arXiv:1807.05353). The model is smaller, but not
     faster."""

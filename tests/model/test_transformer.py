@@ -20,7 +20,7 @@ ROUNDING = {"rtol": 0, "atol": 1e-12}
 CHOICES = [
     {"pre_norm": False}, {"pre_norm": True}, {"activation": "relu"}, {"activation": "gelu"}, {"activation": "silu"},
     {"positions": "sinusoidal"}, {"positions": "fairseq"}, {"positions": "learned"}, {"decoder_start": "</s>"},
-    {"tied_embeddings": "all"}, {"tied_embeddings": "decoder"},
+    {"embedding_norm": True}, {"tied_embeddings": "all"}, {"tied_embeddings": "decoder"},
     {"tied_embeddings": "none"}, {"output_bias": True}, {"output_bias": False}, {"scale_embedding": True},
     {"scale_embedding": False}, {"tied_decoder_layers": True}, {"tied_decoder_layers": False},
 ]
