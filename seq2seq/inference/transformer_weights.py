@@ -20,11 +20,11 @@ def expected_shapes(section: TransformerSection, sizes: tuple[int, int]) -> dict
     """
     width, inner, (source_size, target_size) = section.d_model, section.feed_forward, sizes
     shapes: dict[str, tuple[int, ...]] = {"target_embedding": (target_size, width)}
-    if section.tied_embeddings != "all":
+    if section.tied_embeddings not in ("all", "inputs"):
         shapes["source_embedding"] = source_size, width
     elif source_size != target_size:
         raise CheckpointError(f"cannot tie embeddings of {source_size} source and {target_size} target ids")
-    if section.tied_embeddings == "none":
+    if section.tied_embeddings in ("inputs", "none"):
         shapes["output_weight"] = target_size, width
     if section.output_bias:
         shapes["output_bias"] = (target_size,)

@@ -169,20 +169,20 @@ def _norm(spec: Any, norm: nn.Module) -> None:
     spec.gamma, spec.beta = _array(norm.weight), _array(norm.bias)
 
 
-def _self_attention(spec: Any, layer: SelfAttention, norm: nn.LayerNorm) -> None:
+def _self_attention(spec: Any, layer: SelfAttention, norm: nn.Module) -> None:
     _linear(spec.linear[0], layer.query_key_value)
     _linear(spec.linear[1], layer.output)
     _norm(spec.layer_norm, norm)
 
 
-def _cross_attention(spec: Any, layer: CrossAttention, norm: nn.LayerNorm) -> None:
+def _cross_attention(spec: Any, layer: CrossAttention, norm: nn.Module) -> None:
     _linear(spec.linear[0], layer.query)
     _linear(spec.linear[1], layer.key_value)
     _linear(spec.linear[2], layer.output)
     _norm(spec.layer_norm, norm)
 
 
-def _feed_forward(spec: Any, layer: FeedForward, norm: nn.LayerNorm) -> None:
+def _feed_forward(spec: Any, layer: FeedForward, norm: nn.Module) -> None:
     _linear(spec.linear_0, layer.inner)
     _linear(spec.linear_1, layer.outer)
     _norm(spec.layer_norm, norm)

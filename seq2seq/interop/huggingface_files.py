@@ -21,8 +21,8 @@ CONFIG, GENERATION, TOKENIZER = "config.json", "generation_config.json", "tokeni
 SAFETENSORS, PICKLED = "model.safetensors", "pytorch_model.bin"
 SOURCE_MODEL, TARGET_MODEL = "source.spm", "target.spm"
 VOCABULARY, TARGET_VOCABULARY = "vocab.json", "target_vocab.json"
-SENTENCEPIECE = "sentencepiece.bpe.model"
-DOWNLOADED = ["*.json", SAFETENSORS, PICKLED, SOURCE_MODEL, TARGET_MODEL, SENTENCEPIECE]
+SENTENCEPIECE, SENTENCEPIECE_OF_T5 = "sentencepiece.bpe.model", "spiece.model"
+DOWNLOADED = ["*.json", SAFETENSORS, PICKLED, SOURCE_MODEL, TARGET_MODEL, SENTENCEPIECE, SENTENCEPIECE_OF_T5]
 
 
 def local_folder(name: str) -> Path:

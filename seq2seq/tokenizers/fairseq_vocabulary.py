@@ -11,9 +11,6 @@ from seq2seq.languages import is_same_language
 from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.source import Source
 
-UNUSED = "<unused "
-"""Beginning of the names of ids that have an embedding, but no piece: two in NLLB-200, eight in M2M-100."""
-
 
 class FairseqVocabulary(MarianVocabulary):
     """Vocabulary in which a token before each text names the language of this text, in sources and in targets.
@@ -32,8 +29,8 @@ class FairseqVocabulary(MarianVocabulary):
 
     @property
     def _never_generated_symbols(self) -> set[int]:
-        unused = {index for name, index in self.ids.items() if name in ("<pad>", "<mask>") or name.startswith(UNUSED)}
-        return super()._never_generated_symbols | unused | set(self.languages.values())
+        symbols = {index for name, index in self.ids.items() if name in ("<pad>", "<mask>")}
+        return super()._never_generated_symbols | symbols | set(self.languages.values())
 
     @cached_property
     def piece_bytes(self) -> list[bytes]:
