@@ -218,6 +218,30 @@ def changed_weights(folder, change):
     save_file(weights, folder / "model.safetensors")
 
 
+def divided(folder, **changes):
+    """Divide the weights into two files with an index. changes: entries of the index."""
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = sorted(weights)
+    files = {"model-00001-of-00002.safetensors": names[:9], "model-00002-of-00002.safetensors": names[9:]}
+    for file, part in files.items():
+        save_file({name: weights[name] for name in part}, folder / file)
+    found = {name: file for file, part in files.items() for name in part}
+    index = {"weight_map": {name: file for name, file in (found | changes).items() if file}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def test_weights_in_several_files_are_read(t5, tmp_path):
+    shutil.copytree(t5, tmp_path / "theirs")
+    divided(tmp_path / "theirs")
+    for name in ("whole", "parts"):
+        import_model(str(t5 if name == "whole" else tmp_path / "theirs"), tmp_path / name, "en", "de")
+    whole, parts = (read_stored_model(tmp_path / name).weights for name in ("whole", "parts"))
+    assert whole.keys() == parts.keys() and all(np.array_equal(whole[name], parts[name]) for name in whole)
+
+
 RELATIVE = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
 
 
@@ -232,6 +256,10 @@ RELATIVE = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight
     (lambda folder: changed_config(folder, decoder_start_token_id=9), "start of the decoder"),
     (lambda folder: changed_config(folder, auto_map={"AutoModel": "evil.Model"}), "not executed"),
     (lambda folder: changed_weights(folder, lambda weights: weights.pop(RELATIVE)), "relative_attention_bias.*missing"),
+    (lambda folder: divided(folder, **{RELATIVE: "../theirs/model-00001-of-00002.safetensors"}), "not beside it"),
+    (lambda folder: divided(folder, **{RELATIVE: "model-00003-of-00002.safetensors"}), "lacks the file model-00003"),
+    (lambda folder: divided(folder, **{RELATIVE: ""}), "different weights: encoder.block.0"),
+    (lambda folder: divided(folder, **{RELATIVE: 3}), "no weight_map"),
     (lambda folder: changed_weights(folder, lambda weights: weights.pop("shared.weight")), "shared.weight is missing"),
     (lambda folder: changed_weights(folder, lambda weights: weights.update(extra=torch.ones(1))), "weights that T5"),
     (lambda folder: (folder / "spiece.model").write_bytes(b"no model"), "not a sentencepiece model"),
