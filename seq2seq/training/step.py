@@ -189,7 +189,7 @@ class TrainingStep:
                 batch = gather(corpus, pairs, fill, self.max_length).to(self.device)
             if shape is None or self.graphs is None:
                 adds = self.adds_at_once and before is not None
-                gradient, losses = before if adds else self.blocks.buffer(), self._losses()
+                gradient, losses = (before if before is not None and adds else self.blocks.buffer()), self._losses()
                 links = None if self.guided is None else self.guided.labels.gather(corpus, pairs, batch)
                 self._forward_backward(batch, links, gradient, losses, adds)
             else:
