@@ -265,6 +265,26 @@ def test_an_export_to_ctranslate2_is_refused(models, tmp_path):
         ctranslate2.export_model(models[2] / "ours", tmp_path / "theirs")
 
 
+def test_small100_reads_the_token_of_the_target_before_the_source(tmp_path):
+    theirs, tokenizer = make(tmp_path / "theirs", **KINDS["M2M-100, SiLU"])
+    tokenizer_of_class(tmp_path / "theirs", "SMALL100Tokenizer")
+    import_model(str(tmp_path / "theirs"), tmp_path / "ours", "en", "de")
+    ours = Translator.load(tmp_path / "ours", "cpu", "fp32")
+    order = their_ids(theirs, tokenizer, ours).tolist()
+    assert len(ours.tokenizers.source.languages) == 100 and order[ours.tokenizers.source.language_id("de")] != 3
+    for code in ("de", "zh"):
+        # The tokenizer of M2M-100 writes the same, if the target is given as the source.
+        encoded = encoded_by(tokenizer, SENTENCES[:20], (code, code), return_tensors="pt", padding=True)
+        output = theirs.generate(
+            **encoded, num_beams=5, max_length=31, early_stopping=True, length_penalty=1.0,
+            bad_words_ids=[[order[index]] for index in ours.tokenizers.target.never_generated_ids])[:, 1:].tolist()
+        found = ours.into(code).translate(SENTENCES[:20], beam_size=5, length_penalty=1.0, safety_net=False)
+        texts = [ours.tokenizers.target.decode([[order.index(index) for index in row[: row.index(2)]]])[0].strip()
+                 if 2 in row else None for row in output]
+        equal = [best.text == text for (best, *_), text in zip(found, texts, strict=True) if text is not None]
+        assert len(equal) > 5 and all(equal)
+
+
 # Files of strangers
 
 
@@ -334,7 +354,7 @@ def moved_token(folder):
     (other_sentencepiece, "not a sentencepiece model"),
     (lambda folder: (folder / "sentencepiece.bpe.model").unlink(), "tokenizer.json is not enough"),
     (moved_token, "another"),
-    (lambda folder: tokenizer_of_class(folder, "SMALL100Tokenizer"), "its tokenizer is SMALL100Tokenizer"),
+    (lambda folder: tokenizer_of_class(folder, "OtherTokenizer"), "its tokenizer is OtherTokenizer"),
 ])
 def test_files_that_do_not_fit_together_are_refused_with_what_and_where(nllb, tmp_path, change, told):
     folder = tmp_path / "theirs"
