@@ -24,7 +24,7 @@ from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 from seq2seq.translation.scoring import pair_scores
 from seq2seq.translation.translator import Translator
-from tests.fairseq_models import LINES, make
+from tests.fairseq_models import LINES, make, mixed_lines
 
 pytest.importorskip("transformers")
 
@@ -167,6 +167,19 @@ def test_text_in_six_scripts_has_the_ids_of_transformers_with_every_language_tok
             assert [[*order[ids].tolist(), 2] for ids in found] == expected[side]
     ids = target.encode([Source(line, language=codes[1]) for line in LINES])
     assert target.decode([[START_ID, *line, END_ID] for line in ids]) == target.decode(source.encode(LINES))
+
+
+@pytest.mark.slow
+def test_2000_lines_of_six_scripts_have_the_ids_of_transformers(models):
+    theirs, tokenizer, _, ours = models
+    order, lines = their_ids(theirs, tokenizer, ours), mixed_lines(2000)
+    for direction in directions_of(tokenizer):
+        read = [Source(line, source_language=direction[0], language=direction[1]) for line in lines]
+        expected = encoded_by(tokenizer, lines, direction, text_target=lines)
+        source, target = ours.tokenizers.source, ours.tokenizers.target
+        assert [[*order[ids].tolist(), 2] for ids in source.encode(read)] == expected["input_ids"]
+        found = target.encode(target.target_lines(lines, read))
+        assert [[*order[ids].tolist(), 2] for ids in found] == expected["labels"]
 
 
 def test_spans_are_the_character_offsets_of_the_pieces(models):
