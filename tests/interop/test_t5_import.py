@@ -27,7 +27,7 @@ KINDS = {
     "T5 1.0": {"scaled": True, "projection": "relu", "head_size": 4, "seed": 1, "end": 4.0},
     "T5 1.1": {"own_output": True, "d_model": 26, "heads": 2, "layers": (3, 1), "feed_forward": 31, "seed": 2,
                "end": 3.0},
-    "mT5": {"architecture": "MT5", "d_model": 29, "heads": 7, "layers": (2, 1), "seed": 3, "end": 2.0},
+    "mT5": {"architecture": "MT5", "d_model": 29, "heads": 7, "layers": (2, 1), "seed": 3, "end": 4.0},
     "MADLAD-400": {"kind": "madlad", "languages": True, "own_output": True, "unused": 0, "seed": 2, "end": 2.0},
 }
 SENTENCES = [" ".join(LINES[(3 * number + step) % len(LINES)] for step in range(1 + number % 3))
