@@ -1,6 +1,7 @@
 """Languages: codes and names, scripts, spacing, and the tokenisation of BLEU and TER.
 
 Packages and servers use BCP 47 codes in the form that clients of LibreTranslate's interface expect: zh-Hans, pt-BR, nb.
+A code names the script only if it is not the usual one of its language (by CLDR), except for Chinese.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ _COUNTRIES_AND_LANGUAGES = {"ba": "bs", "br": "pt", "ee": "et", "kr": "ko", "my"
 # Codes of LibreTranslate's interface, by the codes (in lower case) that other programs and recipes use.
 _ALIASES = {"zh": "zh-Hans", "zh-cn": "zh-Hans", "zh-sg": "zh-Hans", "zh-my": "zh-Hans", "zt": "zh-Hant",
             "zh-tw": "zh-Hant", "zh-hk": "zh-Hant", "zh-mo": "zh-Hant", "pb": "pt-BR", "no": "nb", "iw": "he",
+            "ko-hang": "ko",
             "in": "id", "ji": "yi", "mo": "ro", "fil": "tl"}
 
 
@@ -126,15 +128,18 @@ def country_language(code: str) -> str | None:
 
 def canonical(code: str) -> str:
     """Return the code under which packages and servers name a language: zh-Hans for zh, zho_Hans and zh-CN; pt-BR for
-    pb; de for deu. The language is in lower case, the script in title case, the region in upper case."""
+    pb; de for deu and deu_Latn. The language is in lower case, the script in title case, the region in upper case."""
     parts = subtags(code)
     if parts[0] != "yue":
         parts[0] = main_language(parts[0])
+    parts = [parts[0], *(part for part in parts[1:] if part != "xx")]           # no region, in codes of mBART-50
     if alias := _ALIASES.get("-".join(parts)) or _ALIASES.get(parts[0] if len(parts) == 1 else ""):
         return alias
     parts[0] = _ALIASES.get(parts[0], parts[0]) if parts[0] not in ("zh", "pb", "zt") else parts[0]
     if len(parts) > 2 and parts[0] == "zh":
         parts = parts[:2]
+    if parts[1:2] == [_usual_script(parts[0])] and parts[0] != "zh":
+        del parts[1]
     return "-".join([parts[0], *(part.title() if len(part) == 4 else part.upper() for part in parts[1:])])
 
 
@@ -142,24 +147,37 @@ def resolve(code: str, known: Iterable[str]) -> str | None:
     """Return the language of `known`, which are canonical codes, that matches a code; None if no language matches.
 
     If the code has no region, a language with any region matches: `en-US` for `en`. If the region of the code is not
-    known, the region is ignored: `de` for `de-AT`. Codes with different scripts never match.
+    known, the region is ignored: `de` for `de-AT`. Codes with different scripts never match. A known code without a
+    script has the usual one.
     """
     languages = list(known)
     wanted = canonical(code)
     if wanted in languages:
         return wanted
-    main = wanted.split("-")[0]
-    same = [language for language in sorted(languages, key=len) if language.split("-")[0] == main]
-    return next((one for one in same if "" in (_script(one), _script(wanted)) or _script(one) == _script(wanted)), None)
+    main, script = wanted.split("-")[0], _script(wanted) or _script(code)
+    for one in sorted(languages, key=len):
+        if one.split("-")[0] == main and (not script or (_script(one) or _usual_script(main)) in (script, "")):
+            return one
+    return None
 
 
 def is_same_language(code: str, other: str) -> bool:
-    """Return True if two codes name one language in one script (see `resolve`). Their regions may differ."""
-    return resolve(code, [canonical(other)]) is not None
+    """Return True if two codes name one language, whose regions may differ, and no different scripts."""
+    first, second = canonical(code), canonical(other)
+    scripts = {_script(first) or _script(code), _script(second) or _script(other)}
+    return first.split("-")[0] == second.split("-")[0] and ("" in scripts or len(scripts) == 1)
 
 
 def _script(code: str) -> str:
     return next((part for part in subtags(code)[1:] if len(part) == 4), "")
+
+
+@cache
+def _usual_script(language: str) -> str:
+    """Return the script, in lower case, in which a language is usually written; "" if it is not known."""
+    from babel.core import get_global
+
+    return next((part.lower() for part in get_global("likely_subtags").get(language, "").split("_")[1:2]), "")
 
 
 def language_name(code: str) -> str:

@@ -69,7 +69,9 @@ def test_the_language_table_agrees_with_lingua():
 @pytest.mark.parametrize(("code", "expected"), [
     ("de", "de"), ("DE", "de"), ("deu", "de"), ("zh", "zh-Hans"), ("zho_Hans", "zh-Hans"), ("zh-Hant-TW", "zh-Hant"),
     ("zt", "zh-Hant"), ("pb", "pt-BR"), ("pt_br", "pt-BR"), ("no", "nb"), ("yue", "yue"), ("cmn", "zh-Hans"),
-    ("sr-latn", "sr-Latn"), ("en-us", "en-US"), ("iw", "he"), ("gsw", "gsw")])
+    ("sr-latn", "sr-Latn"), ("en-us", "en-US"),
+    ("srp_Cyrl", "sr"), ("eng_Latn", "en"), ("arb_Arab", "ar"), ("kor_Hang", "ko"), ("yue_Hant", "yue"),
+    ("ace_Arab", "ace-Arab"), ("swh_Latn", "sw"), ("en_XX", "en"), ("zh_CN", "zh-Hans"), ("iw", "he"), ("gsw", "gsw")])
 def test_codes_are_those_of_the_interface(code, expected):
     assert canonical(code) == expected and canonical(expected) == expected
 
@@ -78,6 +80,8 @@ def test_codes_are_those_of_the_interface(code, expected):
     ("de-AT", ["de"], "de"), ("en", ["de", "en-US"], "en-US"), ("zh-TW", ["zh-Hans"], None), ("zh", ["zh-Hant"], None),
     ("zh-TW", ["zh-Hans", "zh-Hant"], "zh-Hant"), ("pt", ["pt-BR"], "pt-BR"), ("pt-PT", ["pt-BR", "pt"], "pt"),
     ("zz", ["de"], None), ("", ["de"], None), ("-", ["de"], None), ("sr", ["sr-Latn"], "sr-Latn"),
+    ("sr-Latn", ["sr"], None), ("srp_Cyrl", ["sr"], "sr"), ("srp_Cyrl", ["sr-Latn"], None), ("de-Latn", ["de"], "de"),
+    ("xx-Latn", ["xx"], "xx"),
     ("d" * 1000, ["de"], None), ("de_DE.UTF-8", ["de"], "de")])
 def test_codes_of_clients_are_matched_with_the_served_languages(code, served, expected):
     assert resolve(code, served) == expected

@@ -84,11 +84,13 @@ def refuse_without_effect(reason: str, **options: object) -> None:
 
 
 def load_translator(model: Path, device: str, precision: Precision | ScoringPrecision, threads: int | None,
-                    target_language: str | None = None, tag: str | None = None) -> Translator:
+                    target_language: str | None = None, tag: str | None = None, source_language: str | None = None
+                    ) -> Translator:
     """Load a model with the options of the command line."""
     from seq2seq.translation.translator import Translator
 
-    return Translator.load(model, device, precision.value, threads, target_language=target_language).tagged(tag)
+    return Translator.load(model, device, precision.value, threads, target_language=target_language,
+                           source_language=source_language).tagged(tag)
 
 
 def with_glossary(translator: Translator, path: Path | None) -> Translator:

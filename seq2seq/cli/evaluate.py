@@ -48,13 +48,15 @@ def evaluate(
     reference: options.References = None,
     metric: Annotated[list[options.Metric] | None, typer.Option(
         metavar="METRIC", help="Metric to compute: bleu, chrf, ter, exact (percentage of lines that equal their "
-        "reference), or the perplexity of a model on the references: perplexity (per piece), word_perplexity, "
-        "character_perplexity. Can be repeated.",
+        "reference), tokenized_bleu (Moses' tokeniser, compounds split, as in papers about WMT14), or the perplexity "
+        "of a model on the references: perplexity (per piece), word_perplexity, character_perplexity. Can be repeated.",
+
         show_default="bleu, chrf and ter; of a language model, the perplexities; on test sets of a recipe, its metrics",
     )] = None,
     glossary: Annotated[Path | None, typer.Option(
         metavar="FILE", help="Glossary for the translations of a model (see seq2seq translate). Adds the percentages "
         "of terms translated exactly, and of terms translated in any inflection.", show_default=False)] = None,
+    source_language: options.SourceLanguage = None,
     language: options.Language = None,
     recipe: options.TestRecipe = None,
     tag: options.LineTag = None,
@@ -72,16 +74,17 @@ def evaluate(
     log-probability. A model with perplexity 20 is on average as uncertain as if 20 continuations were equally probable.
     Perplexity is computed per piece (subword of the model's vocabulary), per word and per character.
     """
+    require_code("--source-language", source_language)
     require_code("--target-language", language)
     references = reference or []
     metrics = tuple(dict.fromkeys(one.value for one in metric or ()))
     load = partial(load_translator, device=device, precision=precision, threads=threads, target_language=language,
-                   tag=tag)
+                   tag=tag, source_language=source_language)
     if not references:
         if str(system) == "-" or system.is_file() and system.suffix not in (".yaml", ".yml"):
             raise UserError(f"{system} has translations; name the file of their references with --reference.")
         refuse_without_effect("the recipe names its test sets. Name the references of other text with --reference.",
-                              source=source, target_language=language)
+                              source=source, source_language=source_language, target_language=language)
         _evaluate_on_recipe(system, recipe, metrics, glossary, load, format, tag)
         return
     refuse_without_effect("--reference names the test set.", recipe=recipe)
@@ -91,7 +94,8 @@ def evaluate(
         test, = read_tests([system], source, references, language)
         _evaluate_on_files(system, test, metrics, glossary, load, format)
         return
-    refuse_without_effect(f"{system} is a translation already.", source=source, glossary=glossary, tag=tag,
+    refuse_without_effect(f"{system} is a translation already.", source=source, source_language=source_language,
+                          glossary=glossary, tag=tag,
                           precision=None if precision is options.Precision.reference else precision,
                           device=None if device == "auto" else device, threads=threads)
     require_one_standard_input([system, *references])

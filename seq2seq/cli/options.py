@@ -71,6 +71,7 @@ class Metric(StrEnum):
     chrf = "chrf"
     ter = "ter"
     exact = "exact"
+    tokenized_bleu = "tokenized_bleu"
     perplexity = "perplexity"
     word_perplexity = "word_perplexity"
     character_perplexity = "character_perplexity"
@@ -84,7 +85,7 @@ class Paired(StrEnum):
 
 
 SEARCH, MACHINE, FORMAT = "Search", "Machine", "Output"
-CONSTRAINTS, SAMPLING, MODELS = "Constraints", "Sampling", "Several models"
+CONSTRAINTS, SAMPLING, MODELS, TRAINED = "Constraints", "Sampling", "Several models", "Recipes that are trained"
 RecipeFile = Annotated[Path, typer.Argument(
     metavar="RECIPE", show_default=False,
     help="A recipe in YAML. Its key model.base names a model size "
@@ -143,6 +144,9 @@ Workers = Annotated[int, typer.Option(
     rich_help_panel=MACHINE)]
 TargetLanguage = Annotated[str | None, typer.Option(
     metavar="CODE", help="Language to translate into, if the model has several target languages.",
+    show_default="the recipe's")]
+SourceLanguage = Annotated[str | None, typer.Option(
+    metavar="CODE", help="Language to translate from, if the model has several source languages.",
     show_default="the recipe's")]
 LineTag = Annotated[str | None, typer.Option(
     "--tag", metavar="TAG", help="Tag of all lines: one of those in data.train of the model's recipe, such as '<law>'.",

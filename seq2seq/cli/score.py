@@ -30,6 +30,7 @@ def score(
     format: Annotated[options.TextOrLines, typer.Option(
         help="text: a number for each pair. jsonl: a JSON object for each pair.", rich_help_panel=options.FORMAT)] =
         options.TextOrLines.text,
+    source_language: options.SourceLanguage = None,
     target_language: options.TargetLanguage = None,
     tag: options.LineTag = None,
     device: options.Device = "auto",
@@ -44,7 +45,7 @@ def score(
     """
     names = ("source", "target") if target else ("text",)
     with reading_parallel(*(path for path in (source, target) if path)) as inputs, writing(None) as output:
-        translator = load_translator(model, device, precision, threads, target_language, tag)
+        translator = load_translator(model, device, precision, threads, target_language, tag, source_language)
         _require_sides(translator, model, target)
         from seq2seq.tokenizers.canonical_text import is_blank
         from seq2seq.tokenizers.context import PreviousSentences

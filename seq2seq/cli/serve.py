@@ -42,6 +42,9 @@ def serve(
     requests_per_minute: Annotated[int, typer.Option(
         metavar="N", min=0, help="Maximum number of requests per minute from an address without a key. A list of n "
         "texts counts as n requests. 0: unlimited.", rich_help_panel=LIMITS)] = 0,
+    languages: Annotated[str | None, typer.Option(
+        metavar="CODES", help="Languages to serve, separated by commas. Others are refused, also as a step between two "
+        "models.", show_default="all of the models")] = None,
     character_limit: Annotated[int, typer.Option(
         metavar="N", min=0, help="Maximum number of characters of a request. 0: unlimited.",
         rich_help_panel=LIMITS)] = 0,
@@ -105,7 +108,8 @@ def serve(
     proxies = server.proxy_networks(trusted_proxy or [])
     settings = Settings(character_limit, max_request_bytes, suggestions, log_text, GlossaryStore(glossary_directory))
     with server.listen(host, port) as listening:
-        machine = MachineOptions(device, precision.value, threads, decoding.values, decoding.name)
+        served = [code.strip() for code in languages.split(",")] if languages else []
+        machine = MachineOptions(device, precision.value, threads, decoding.values, decoding.name, served)
         loaded = Models.load(models, machine, named_files(glossary or []))
         as_json = log_format is options.TextOrJson.json
         server.log_to_standard_error(as_json)

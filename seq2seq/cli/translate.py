@@ -52,6 +52,7 @@ from seq2seq.translation.unfinished_output import UnfinishedOutput, how_to_resum
 
 if TYPE_CHECKING:
     from seq2seq.recipe import DecodingSection
+    from seq2seq.tokenizers.language_token import Directions
     from seq2seq.tokenizers.source import Source
     from seq2seq.translation.translation import Translation
     from seq2seq.translation.translator import Translator
@@ -87,6 +88,7 @@ def translate(
         metavar="FORMAT", show_default="by the ending of INPUT's name", help="Format of a document: "
         f"{', '.join(name for name in FORMATS if name != 'text')} or text (paragraphs). Only the "
         "text of the document is translated. lines: INPUT has one sentence per line, whatever its name.")] = None,
+    source_language: options.SourceLanguage = None,
     target_language: options.TargetLanguage = None,
     tag: options.LineTag = None,
     max_line_bytes: Annotated[int, typer.Option(
@@ -183,7 +185,7 @@ def translate(
         # A training may save better models while this command runs.
         model, ensemble = resolve_model_path(model), list(map(resolve_model_path, ensemble or ()))
         fusion = None if fusion is None else resolve_model_path(fusion)
-        recipe = model_recipe(model, target_language)
+        recipe = model_recipe(model, target_language, source_language)
         name = str(path or "standard input")
         # Documents keep placeholders, also without the safety net.
         kept = Placeholders(placeholder or ()) if placeholder or document else None
@@ -197,7 +199,8 @@ def translate(
         stop = stack.enter_context(_stopping(unfinished))
         translator = stack.enter_context(
             _translators(model, device, precision, threads, workers,
-                         {"ensemble": ensemble, "fusion": fusion, "target_language": target_language}))
+                         {"ensemble": ensemble, "fusion": fusion, "target_language": target_language,
+                          "source_language": source_language}))
         section = _checked_section(translator, overrides, require_file is not None)
         translator = translator.protecting(kept, terms)
         reader = translator.reader.tagged(tag)
@@ -206,7 +209,7 @@ def translate(
                 **_output_inputs(translator, [model, *ensemble, *([fusion] if fusion else ())], section),
                 "texts": [sha256_of(text) for text in texts if text], "format": format.value, "threads": threads,
                 "workers": workers, "glossary": glossary and sha256_of(glossary), "placeholder": placeholder,
-                "target_language": target_language, "tag": tag})
+                "source_language": source_language, "target_language": target_language, "tag": tag})
         if lines.live:
             console.print_message("Type a line and press Enter; Ctrl-D ends the input.")
         # Language tokens and tags in a document are text.
@@ -348,7 +351,7 @@ def _translators(model: Path, device: str, precision: options.Precision, threads
                  models: dict[str, Any]) -> Iterator[Translator | TranslatorPool]:
     """Yield a translator or a pool of translators, and print the precision.
 
-    models: arguments `ensemble`, `fusion` and `target_language` of `Translator.load`.
+    models: arguments `ensemble`, `fusion`, `target_language` and `source_language` of `Translator.load`.
     """
     from seq2seq.translation.worker_processes import TranslatorPool
 
@@ -357,13 +360,20 @@ def _translators(model: Path, device: str, precision: options.Precision, threads
 
         translator = Translator.load(model, device, precision.value, threads, **models)
         hint = precision_hint(precision, [translator.precision])
-        console.print_message(f"translating in {translator.precision} on {translator.device}{hint}")
+        languages = _languages_in_use(translator.reader.directions)
+        console.print_message(f"translating{languages} in {translator.precision} on {translator.device}{hint}")
         yield translator
         return
     with TranslatorPool(model, workers, device, precision.value, threads or 1, **models) as pool:
         hint = precision_hint(precision, [pool.precision])
-        console.print_message(f"translating in {pool.precision}, {pool.workers} workers{hint}")
+        languages = _languages_in_use(pool.reader.directions)
+        console.print_message(f"translating{languages} in {pool.precision}, {pool.workers} workers{hint}")
         yield pool
+
+
+def _languages_in_use(directions: Directions) -> str:
+    """Return the direction for the message of a model that reads the language of the source; "" for other models."""
+    return f" from {' to '.join(directions.chosen.pair)}" if directions.names_sources else ""
 
 
 def _output_inputs(translator: Translator | TranslatorPool, models: Sequence[Path], decoding: DecodingSection,

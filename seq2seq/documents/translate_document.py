@@ -80,10 +80,10 @@ def divide_document(data: bytes, format: str, name: str, languages: Languages, c
         return DividedDocument(parsed, once=not context, placeholders=placeholders)
 
 
-def model_recipe(model: Path, target_language: str | None = None) -> Recipe:
-    """Return the recipe of a model for a target language (see `Recipe.into`). model: path of a bundle, of a run, whose
-    best bundle is used."""
-    return stored_recipe(resolve_model_path(model)).into(target_language)
+def model_recipe(model: Path, target_language: str | None = None, source_language: str | None = None) -> Recipe:
+    """Return the recipe of a model for a direction (see `Recipe.into`). model: path of a bundle, of a run, whose best
+    bundle is used."""
+    return stored_recipe(resolve_model_path(model)).into(target_language, source_language)
 
 
 def read_document(path: Path | None) -> bytes:

@@ -11,8 +11,8 @@ from seq2seq.data.corpus import read_pairs, read_texts
 from seq2seq.data.parallel_text import require_as_many_lines
 from seq2seq.errors import CheckpointError, CorpusError, OptionError, UserError
 from seq2seq.evaluation.scores import require_parallel, warn_about_lines
-from seq2seq.languages import same_code
 from seq2seq.recipe import Corpus, Recipe
+from seq2seq.recipe.directions import has_direction
 from seq2seq.storage.checkpoints import (
     bundle_metadata,
     recipe_with_text,
@@ -166,7 +166,7 @@ def recipe_with_tests(model: Path, recipe: Recipe | None = None, use: Literal["t
 def _require_same_task(recipe: Recipe, corpus: Corpus, stored: Recipe, model: Path) -> None:
     """Raise UserError if a corpus of a recipe is not for a model. stored: recipe of the model."""
     pair = recipe.languages_of(corpus).codes
-    if recipe.task is stored.task and any(all(map(same_code, pair, each.codes)) for each in stored.directions):
+    if recipe.task is stored.task and has_direction(stored.directions, *pair):
         return
     known = ", ".join(" to ".join(filter(None, each.codes)) for each in stored.directions)
     needed = " to ".join(filter(None, pair))

@@ -1,4 +1,5 @@
-"""Import models in Hugging Face format: Marian, such as the 1,400 models of OPUS-MT, M2M-100 and NLLB-200."""
+"""Import models in Hugging Face format: Marian, such as the 1,400 models of OPUS-MT, M2M-100, NLLB-200,
+mBART-50, T5, mT5 and MADLAD-400."""
 
 from __future__ import annotations
 
@@ -14,24 +15,36 @@ from torch import Tensor
 
 from seq2seq.errors import CheckpointError, FormatError, OptionError, RecipeError, TokenizerError
 from seq2seq.files import real_path
-from seq2seq.interop.huggingface_files import CONFIG, GENERATION, TOKENIZER, local_folder, read_object, read_weights
-from seq2seq.interop.huggingface_vocabulary import fairseq_vocabularies, marian_vocabularies
+from seq2seq.interop.huggingface_files import (
+    CONFIG,
+    GENERATION,
+    TOKENIZER,
+    local_folder,
+    read_licence,
+    read_object,
+    read_weights,
+)
+from seq2seq.interop.huggingface_t5 import scales_output
+from seq2seq.interop.huggingface_vocabulary import fairseq_vocabularies, marian_vocabularies, t5_vocabularies
 from seq2seq.interop.huggingface_weights import (
-    BIAS,
     architecture_of,
     model_section_from_config,
     weights_from_huggingface,
 )
 from seq2seq.interop.model_card import bundle_card
+from seq2seq.interop.vocabulary_changes import VocabularyChanges
 from seq2seq.recipe import Languages, ModelSection, parse_recipe
 from seq2seq.recipe.data_section import file_name
 from seq2seq.recipe.directions import direction_into, targets_of
 from seq2seq.recipe.yaml_document import write_yaml
 from seq2seq.storage.checkpoints import RECIPE, save_bundle
-from seq2seq.tokenizers.vocabulary import Vocabulary
+from seq2seq.tokenizers.tokenizer import Tokenizers
+from seq2seq.tokenizers.vocabulary import UNKNOWN_ID, Vocabulary
 
 # Exceptions that `_read` can raise if a file has unexpected contents.
 UNREADABLE = (TypeError, ValueError, AttributeError, LookupError, RuntimeError, OverflowError, struct.error)
+VOCABULARIES = {"marian": marian_vocabularies, "fairseq": fairseq_vocabularies, "t5": t5_vocabularies}
+"""Functions that read the vocabularies, by kind (see `Architecture`)."""
 UNKNOWN_TEXT = {"name": "unknown"}
 """Corpus in the recipe of an imported model."""
 LANGUAGES_IN_NAME = re.compile(r"opus-mt-(?:tc-)?(?:big-|base-|tiny-)?([A-Za-z]{2,8})-([A-Za-z]{2,8})$")
@@ -47,15 +60,22 @@ class Imported:
     """Summary of an import.
 
     parameters: number of parameters. chosen: direction of lines that name no language. targets: target languages.
+    names_sources: True if the model translates from several languages, too (see `tokenizers.fairseq_vocabulary`).
+    size, size_before: pieces and parameters, as text; before the vocabulary was changed. licence: "" if the model's
+    files state none.
     """
 
     parameters: int
     chosen: Languages
     targets: list[str]
+    names_sources: bool
+    size: str
+    size_before: str
+    licence: str
 
 
-def import_model(name: str, output: Path, source_language: str | None = None,
-                 target_language: str | None = None) -> Imported:
+def import_model(name: str, output: Path, source_language: str | None = None, target_language: str | None = None,
+                 changes: VocabularyChanges | None = None) -> Imported:
     """Convert a model in Hugging Face format to a bundle.
 
     Args:
@@ -63,10 +83,12 @@ def import_model(name: str, output: Path, source_language: str | None = None,
         output: the bundle to write.
         source_language, target_language: language codes. If None, the model's files or name decide. If the model
             translates into several languages, `target_language` is the language of lines that name none.
+        changes: changes of the vocabulary; None: there are none.
     """
     folder = local_folder(name)
     try:
-        imported, weights, text, files = _read(folder, name, source_language, target_language)
+        imported, weights, text, files = _read(folder, name, source_language, target_language,
+                                              changes or VocabularyChanges())
     except (FormatError, TokenizerError, CheckpointError) as error:
         raise FormatError(f"{name} cannot be imported: {error}") from error
     except RecipeError as error:
@@ -81,20 +103,30 @@ def import_model(name: str, output: Path, source_language: str | None = None,
     return imported
 
 
-def _read(folder: Path, name: str, source_language: str | None, target_language: str | None
-          ) -> tuple[Imported, dict[str, Tensor], str, dict[str, bytes]]:
+def _read(folder: Path, name: str, source_language: str | None, target_language: str | None,
+          changes: VocabularyChanges) -> tuple[Imported, dict[str, Tensor], str, dict[str, bytes]]:
     """Read a model. Return a summary of the import, and the weights, recipe text and tokenizer files of the bundle."""
     config, tokenizer_config = read_object(folder / CONFIG), read_object(folder / TOKENIZER, missing={})
     architecture = architecture_of(config)
     theirs = read_weights(folder)
-    section = model_section_from_config(config, BIAS in theirs and bool(theirs[BIAS].any()))
-    read_vocabularies = marian_vocabularies if architecture.name == "Marian" else fairseq_vocabularies
-    tokenizers, ids = read_vocabularies(folder, config, tokenizer_config)
-    weights = weights_from_huggingface(theirs, architecture, section, *ids)
-    chosen, directions = _directions(tokenizers.source, tokenizer_config, target_language,
-                                     *_languages(name, tokenizer_config, source_language, target_language))
+    section = model_section_from_config(config, theirs)
+    tokenizers, ids = VOCABULARIES[architecture.vocabulary](folder, config, tokenizer_config)
+    output_scale = 1.0
+    if architecture.vocabulary == "t5":
+        output_scale = section.d_model**-0.5 if scales_output(config) else 1.0
+        if config.get("decoder_start_token_id") == ids[1][UNKNOWN_ID]:
+            section = section.model_copy(update={"decoder_start": "<unk>"})
+    weights = weights_from_huggingface(theirs, architecture, section, *ids, output_scale)
+    size_before = _size(tokenizers, weights)
+    tokenizers, weights = changes.apply(tokenizers, weights)
+    source, target = _languages(name, tokenizer_config, source_language, target_language, changes)
+    chosen, directions = _directions(tokenizers.source, tokenizer_config, target_language, source, target)
+    directions = changes.kept(directions)
+    chosen = chosen if chosen in directions else directions[0]
+    licence = read_licence(folder)
     recipe = {
         "name": re.sub(r"[^A-Za-z0-9_.-]+", "_", real_path(Path(name)).name).lstrip("_.-") or "imported",
+        **({"license": licence} if licence else {}),
         "languages": chosen.model_dump(),
         "data": {"train": [UNKNOWN_TEXT | ({} if each == chosen else {"languages": each.model_dump()})
                            for each in directions],
@@ -107,7 +139,13 @@ def _read(folder: Path, name: str, source_language: str | None, target_language:
     text = HEADER.format(name=_shown(name)) + write_yaml(recipe)
     parse_recipe(text, folder / RECIPE, alone=True)
     parameters = sum(weight.numel() for weight in weights.values())
-    return Imported(parameters, chosen, targets_of(directions)), weights, text, tokenizers.files()
+    imported = Imported(parameters, chosen, targets_of(directions), tokenizers.source.begins_with_own_language,
+                        _size(tokenizers, weights), size_before, licence or "")
+    return imported, weights, text, tokenizers.files()
+
+
+def _size(tokenizers: Tokenizers, weights: Mapping[str, Tensor]) -> str:
+    return f"{tokenizers.sizes}, {sum(weight.numel() for weight in weights.values()):,} parameters"
 
 
 def _shown(name: str) -> str:
@@ -123,12 +161,15 @@ def _reason(error: Exception) -> str:
 # The recipe
 
 
-def _languages(name: str, tokenizer_config: Mapping[str, Any], source: str | None, target: str | None
-               ) -> tuple[str, str]:
-    """Return `source` and `target`. If one is None, it is read from tokenizer_config.json or from the model's name."""
+def _languages(name: str, tokenizer_config: Mapping[str, Any], source: str | None, target: str | None,
+               changes: VocabularyChanges) -> tuple[str, str]:
+    """Return `source` and `target`. If one is None, it is the first language that is kept, or read from
+    tokenizer_config.json or from the model's name."""
+    source = source or next((code for code in changes.languages if code != target), None)
+    target = target or next((code for code in changes.languages if code != source), None)
     in_name = LANGUAGES_IN_NAME.search(Path(name).name)
     sides = [(source, "source_lang", "src_lang"), (target, "target_lang", "tgt_lang")]
-    codes = [requested or tokenizer_config.get(long) or tokenizer_config.get(short) or (
+    codes = [requested or tokenizer_config.get(long) or str(tokenizer_config.get(short) or "").strip("_") or (
                  in_name[group] if in_name else None) for group, (requested, long, short) in enumerate(sides, start=1)]
     for code, option in zip(codes, ("--source-language", "--target-language"), strict=True):
         if code is None:
@@ -142,14 +183,17 @@ def _directions(vocabulary: Vocabulary, tokenizer_config: Mapping[str, Any], req
     """Return the direction of lines that name no language, and all directions. Without language tokens, there is one.
 
     Exports of this package list the directions. Other models translate from `source` into each language that has a
-    token. requested: value of --target-language. source, target: see `_languages`.
+    token. If the sources have tokens, too, they also translate from each language into `source`, and so between all.
+    requested: value of --target-language. source, target: see `_languages`.
     """
     if not vocabulary.languages:
         only = Languages.model_construct(source=source, target=target)          # `parse_recipe` checks the codes
         return only, [only]
     if vocabulary.begins_with_own_language:
-        source, target = (_known(code, vocabulary) for code in (source, target))
-    listed = tokenizer_config.get("directions") or [(source, code) for code in vocabulary.languages if code != source]
+        source, target = map(vocabulary.own_code, (source, target))
+    others = [code for code in vocabulary.languages if code != source]
+    back = [(code, source) for code in others] if vocabulary.begins_with_own_language else []
+    listed = tokenizer_config.get("directions") or [*((source, code) for code in others), *back]
     directions = [Languages.model_construct(source=str(each), target=str(code)) for each, code in listed]
     try:
         return direction_into(target, directions), directions
@@ -158,11 +202,6 @@ def _directions(vocabulary: Vocabulary, tokenizer_config: Mapping[str, Any], req
             return directions[0], directions
         raise FormatError(f"it does not translate into '{requested}'. Its target languages are "
                           f"{', '.join(sorted(targets_of(directions)))}.") from None
-
-
-def _known(code: str, vocabulary: Vocabulary) -> str:
-    """Return the language of a vocabulary that a code names: `deu_Latn` for `de`."""
-    return next(one for one, index in vocabulary.languages.items() if index == vocabulary.language_id(code))
 
 
 def _decoding(folder: Path, config: Mapping[str, Any], section: ModelSection) -> dict[str, Any]:

@@ -17,10 +17,11 @@ from seq2seq import __version__, console
 from seq2seq.errors import CheckpointError
 from seq2seq.languages import LANGUAGES, canonical, language_name, main_language
 from seq2seq.recipe import Corpus, Recipe
-from seq2seq.recipe.data_section import HUB_ADDRESS, file_name
+from seq2seq.recipe.data_section import HUB_ADDRESS, HUB_NAME, file_name
 from seq2seq.recipe.directions import language_token
 from seq2seq.storage.checkpoints import (
     HELD_OUT,
+    LICENCE_OF_START,
     RECIPE,
     Shapes,
     bundle_recipe,
@@ -31,6 +32,7 @@ from seq2seq.storage.checkpoints import (
 )
 from seq2seq.storage.int8_score import Int8Score
 
+HUB = "https://huggingface.co/"
 TRANSLATE = """\
 ```bash
 seq2seq translate . < text.{source} > text.{target}
@@ -174,6 +176,7 @@ def _facts(recipe: Recipe, metadata: Mapping[str, Any], sizes: Sizes) -> dict[st
     step, adaptation = metadata.get("step"), metadata.get("adaptation")
     int8 = Int8Score.from_metadata(metadata, "metadata.json")
     trained_from, imported_from = metadata.get("trained_from"), metadata.get("imported_from")
+    licence_of_start = metadata.get(LICENCE_OF_START)
     return {
         "languages": ", ".join(" to ".join(map(_language, filter(None, each.codes))) for each in recipe.directions),
         "token at the beginning of a source, by target language": ", ".join(
@@ -185,12 +188,19 @@ def _facts(recipe: Recipe, metadata: Mapping[str, Any], sizes: Sizes) -> dict[st
         "weights": f"{sizes.bytes / 1e6:,.1f} MB ({sizes.formats})",
         "maximum length": f"{recipe.max_input_pieces:,} {'words' if recipe.tokenizer.type == 'words' else 'pieces'}",
         "preceding sentences that are read": f"{recipe.data.context or ''}",
-        "imported from": _text(file_name(imported_from)) if imported_from else "",
+        "imported from": _origin(imported_from) if imported_from else "",
         "trained from": _text(file_name(trained_from)) if trained_from else "",
+        "licence of the model that it was trained from": _text(licence_of_start) if licence_of_start else "",
         "checkpoint": f"step {step:,}" if step is not None else "",
         "averaged checkpoints": ", ".join(f"step {each:,}" for each in metadata.get("averaged_steps", [])),
         "adaptation": f"{adaptation['chosen']['share']:.0%} new weights" if adaptation else "",
         "int8": _text(str(int8)) if int8 else ""}
+
+
+def _origin(imported_from: str) -> str:
+    """Return the name of an imported model; if it is on the hub, with the address of its card."""
+    on_hub = "/" in imported_from and HUB_NAME.fullmatch(imported_from)
+    return f"<{HUB}{imported_from}>" if on_hub else _text(file_name(imported_from))
 
 
 def _data(recipe: Recipe, metadata: Mapping[str, Any]) -> list[list[str]]:

@@ -34,19 +34,46 @@ def targets_of(directions: Iterable[Languages]) -> list[str]:
     return list(dict.fromkeys(each.target for each in directions))
 
 
-def direction_into(target: str, directions: Sequence[Languages], model: str = "this model") -> Languages:
-    """Return the first of a model's directions whose target language has the code `target`, or the same code in another
-    form, such as `deu` for `de`, or the only one in the same language, such as `deu_Latn` for `de`. model: name of the
-    model in the error message.
+def direction_into(target: str, directions: Sequence[Languages], source: str | None = None,
+                   model: str = "this model") -> Languages:
+    """Return the first of a model's directions into a language, or the one from `source`.
+
+    The direction from `source` need not be one of `directions`, if these have both of its languages: a model that reads
+    the language of the source translates between all of them. Codes may have another form than in `directions`: `deu`
+    or `deu_Latn` for `de`. model: name of the model in error messages.
     """
-    exact = [each for each in directions if each.target == target]
-    for each in exact or [each for each in directions if same_code(each.target, target)]:
-        return each
-    similar = {each.target: each for each in reversed(directions) if is_same_language(each.target, target)}
-    if len(similar) == 1:
-        return similar.popitem()[1]
-    raise OptionError(f"{model} translates into {' or '.join(targets_of(directions))}, not into {target}."
-                      f"{suggestion_for(target)}")
+    targets, sources = targets_of(directions), list(dict.fromkeys(each.source for each in directions if each.source))
+    into = _named(target, targets)
+    if into is None:
+        raise OptionError(f"{model} translates into {' or '.join(targets)}, not into {target}."
+                          f"{suggestion_for(target)}")
+    if source is None:
+        return next(each for each in directions if each.target == into)
+    out_of = _named(source, sources)
+    if out_of is None:
+        raise OptionError(f"{model} translates from {' or '.join(sources)}, not from {source}."
+                          f"{suggestion_for(source)}")
+    if out_of == into:
+        raise OptionError(f"the source and the target language are both {into}. Name two languages.")
+    return next((each for each in directions if (each.source, each.target) == (out_of, into)),
+                Languages(source=out_of, target=into))
+
+
+def has_direction(directions: Sequence[Languages], source: str | None, target: str) -> bool:
+    """Return True if `direction_into` finds the direction. source: None for a language model."""
+    try:
+        direction_into(target, directions, source or None)
+    except OptionError:
+        return False
+    return True
+
+
+def _named(code: str, codes: Sequence[str]) -> str | None:
+    """Return the code that names a language in the form of `codes`; None if there is none, or if several match."""
+    if code in codes:
+        return code
+    same = [one for one in codes if same_code(one, code)][:1] or [one for one in codes if is_same_language(one, code)]
+    return same[0] if len(same) == 1 else None
 
 
 def check_directions(recipe: Any, errors: list[SectionsError]) -> None:

@@ -231,11 +231,13 @@ class Recipe(Section):
         """Distinct tags of the training corpora, with which the model reads their sources."""
         return tuple(dict.fromkeys(corpus.tag for corpus in self.data.train if corpus.tag))
 
-    def into(self, target_language: str | None) -> "Recipe":
-        """Return a copy whose `languages` are the first direction into `target_language`. For None, return `self`."""
-        if target_language is None:
+    def into(self, target_language: str | None, source_language: str | None = None) -> "Recipe":
+        """Return a copy whose `languages` are the direction between two languages (see `direction_into`). The target
+        language that is None is that of `languages`. If both are None, return `self`."""
+        if target_language is None and source_language is None:
             return self
-        return self.model_copy(update={"languages": direction_into(target_language, self.directions)})
+        direction = direction_into(target_language or self.languages.target, self.directions, source_language)
+        return self.model_copy(update={"languages": direction})
 
     def languages_of(self, corpus: Corpus) -> Languages:
         """Return the languages of a corpus: its own, or those of the recipe."""

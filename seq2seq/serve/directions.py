@@ -40,14 +40,22 @@ class Directions:
         paths = self._paths_from(source)
         return [code for code in self.languages if code in paths]
 
+    @cached_property
+    def _direct_targets(self) -> dict[str, list[str]]:
+        """Targets of the models by their source."""
+        targets: dict[str, list[str]] = {}
+        for source, target in self.direct:
+            targets.setdefault(source, []).append(target)
+        return targets
+
     def _paths_from(self, source: str) -> dict[str, tuple[str, ...]]:
         paths: dict[str, tuple[str, ...]] = {source: (source,)}
         waiting: Sequence[str] = [source]
-        while waiting:
+        while waiting and len(paths) < len(self.languages):
             following = []
             for language in waiting:
-                for begin, end in self.direct:
-                    if begin == language and end not in paths:
+                for end in self._direct_targets.get(language, ()):
+                    if end not in paths:
                         paths[end] = (*paths[language], end)
                         following.append(end)
             waiting = following

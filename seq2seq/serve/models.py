@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from seq2seq.data.glossary import Glossary
-from seq2seq.documents.translate_document import model_recipe
 from seq2seq.errors import OptionError, UserError
 from seq2seq.formats.placeholders import Placeholders
-from seq2seq.languages import canonical
-from seq2seq.recipe import DecodingOptions, DecodingSection, decoding_with
+from seq2seq.languages import canonical, is_same_language, resolve
+from seq2seq.recipe import DecodingOptions, DecodingSection, Languages, decoding_with
 from seq2seq.serve.directions import Directions
 from seq2seq.serve.errors import SlowdownError
 from seq2seq.serve.scheduler import Again, estimate_tokens
@@ -30,6 +30,8 @@ TEST_LINE = "A test."
 """Line that a model must be able to translate before it is served."""
 USUAL_BEAM_SIZE = 5
 """Beam size with which a source token counts as one token of a batch. See `Models.divide`."""
+MAX_SHOWN = 20
+"""Maximum number of directions of a model that are listed at the start of a server."""
 CONFIDENCE_ROWS = 3
 """Number of hypotheses whose search takes as long as the confidence of the words of one translation. Measured: 2.6 with
 3 + 3 layers of width 256, and 2.8 with 6 + 6 of 512."""
@@ -101,7 +103,8 @@ class MachineOptions:
     """Options for loading models and for the search, which apply to all models of a server.
 
     precision: see `Translator.load`. decoding: values that override the `decoding` section of each recipe. name_of:
-    function that maps a key of this section to its name in messages.
+    function that maps a key of this section to its name in messages. languages: codes of the languages to serve; ():
+    all of the models.
     """
 
     device: str = "auto"
@@ -109,6 +112,11 @@ class MachineOptions:
     threads: int | None = None
     decoding: Mapping[str, Any] = field(default_factory=dict)
     name_of: Callable[[str], str] = str
+    languages: Sequence[str] = ()
+
+    def serves(self, *codes: str) -> bool:
+        """Return True if all these languages are to be served."""
+        return not self.languages or all(any(is_same_language(one, code) for one in self.languages) for code in codes)
 
 
 @dataclass
@@ -142,12 +150,24 @@ class Models:
         """Load all models, and load the glossaries for each direction of the models."""
         models = Models(machine or MachineOptions(), glossaries or {})
         models._use([models._load(path) for path in paths])
+        for code in models.machine.languages:
+            if resolve(code, models.directions.languages) is None:
+                raise UserError(f"--languages {code}: no model has this language. The others are "
+                                f"{', '.join(models.directions.languages)}.")
         return models
 
     def describe(self) -> list[str]:
-        """Return a line for each direction of each model: the direction, path, precision and device."""
-        return [f"{source} to {target}: {one.path}, {translator.precision} on {translator.device}"
-                for one in self._loaded for (source, target), translator in one.translators.items()]
+        """Return a line for each direction of each model: the direction, path, precision and device. A model with many
+        directions has one line."""
+        lines = []
+        for one in self._loaded:
+            translators = one.translators
+            translator = next(iter(translators.values()))
+            shown = [f"{source} to {target}" for source, target in translators]
+            if len(shown) > MAX_SHOWN:
+                shown = [f"{len(shown):,} directions between {len(set(chain(*translators))):,} languages"]
+            lines += [f"{each}: {one.path}, {translator.precision} on {translator.device}" for each in shown]
+        return lines
 
     @property
     def checksums(self) -> dict[str, str]:
@@ -267,7 +287,6 @@ class Models:
         translator = Translator.load(bundle, self.machine.device, self.machine.precision, self.machine.threads)
         if not (translator.task.has_source and translator.task.target_is_text):
             raise UserError(f"{path} is not a translation model, so it cannot be served.")
-        recipe = model_recipe(bundle)
         try:
             decoding = decoding_with(translator.decoding, self.machine.decoding, self.machine.name_of)
         except OptionError as error:
@@ -279,10 +298,14 @@ class Models:
             raise UserError(f"{path} cannot translate the line '{TEST_LINE}': {error}") from error
         if not best.text:
             raise UserError(f"{path} cannot translate the line '{TEST_LINE}': its translation is empty.")
-        several = len(recipe.directions) > 1
-        by_direction = [translator.towards(each) for each in recipe.directions] if several else [translator]
-        translators = {(canonical(source), canonical(target)): each
-                       for each in by_direction for source, target in [each.languages.pair]}
+        pairs = translator.directions.pairs
+        translators = {
+            (canonical(source), canonical(target)): translator if len(pairs) == 1 else translator.towards(
+                Languages.model_construct(source=source, target=target))
+            for source, target in pairs if self.machine.serves(source, target)}
+        if not translators:
+            raise UserError(f"--languages {','.join(self.machine.languages)}: {path} has no direction between these "
+                            f"languages. Its languages are {', '.join(dict.fromkeys(chain(*pairs)))}.")
         return _Loaded(path, fingerprint, checksum, translators)
 
     def _read_glossaries(self, models: Sequence[_Loaded]) -> dict[tuple[str, str, str], Glossary]:

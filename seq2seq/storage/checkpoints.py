@@ -72,6 +72,8 @@ MAX_NAME_BYTES = 200
 CHECKPOINT_NAME = re.compile(r"step-(\d{8,})(?:-(\d+))?")
 RECIPE = "recipe.yaml"
 README = "README.md"
+LICENCE_OF_START = "licence_of_start"
+"""Field of a bundle's metadata: licence of the model that it was trained from (`training.start_from`)."""
 HELD_OUT = "held_out"
 """Field of a bundle's metadata: number of pairs of each validation and test corpus, by its key in the recipe's section
 `data`."""
@@ -459,6 +461,12 @@ def resolve_model_path(path: Path) -> Path:
     names = sorted(entry.name for entry in path.iterdir())
     contents = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "") if names else "nothing"
     raise CheckpointError(f"{path} contains {contents}. {expected}")
+
+
+def licence_of(model: Path) -> str | None:
+    """Return the licence of a model: its own, or else that of the model that it was trained from; None: not stated."""
+    bundle = resolve_model_path(model)
+    return stored_recipe(bundle).license or bundle_metadata(bundle).get(LICENCE_OF_START)
 
 
 def is_model(path: Path) -> bool:

@@ -6,13 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from seq2seq.errors import TokenizerError
-from seq2seq.languages import is_same_language
 from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.source import Source
-
-UNUSED = "<unused "
-"""Beginning of the names of ids that have an embedding, but no piece: two in NLLB-200, eight in M2M-100."""
+from seq2seq.tokenizers.vocabulary import Vocabulary
 
 
 class FairseqVocabulary(MarianVocabulary):
@@ -30,10 +26,14 @@ class FairseqVocabulary(MarianVocabulary):
         super().__init__(model, ids, where)
         self.is_target = is_target
 
+    def with_pieces(self, names: Sequence[str], sentencepiece: bytes) -> Vocabulary:
+        return FairseqVocabulary(sentencepiece, {name: index for index, name in enumerate(names)},
+                                 is_target=self.is_target)
+
     @property
     def _never_generated_symbols(self) -> set[int]:
-        unused = {index for name, index in self.ids.items() if name in ("<pad>", "<mask>") or name.startswith(UNUSED)}
-        return super()._never_generated_symbols | unused | set(self.languages.values())
+        symbols = {index for name, index in self.ids.items() if name in ("<pad>", "<mask>")}
+        return super()._never_generated_symbols | symbols | set(self.languages.values())
 
     @cached_property
     def piece_bytes(self) -> list[bytes]:
@@ -43,13 +43,8 @@ class FairseqVocabulary(MarianVocabulary):
     def language_id(self, code: str) -> int | None:
         """Return the id of the token of a language, also for the code of another form if it names one language only:
         `deu_Latn` for `de`; None for ""."""
-        if (found := super().language_id(code)) is not None or not code:
-            return found
-        matching = [one for one in self.languages if is_same_language(one, code)]
-        if len(matching) != 1:
-            raise TokenizerError(f"the vocabulary has {'several tokens' if matching else 'no token'} for the language "
-                                 f"'{code}'. Its languages are {', '.join(matching or self.languages)}.")
-        self._language_ids[code] = self.languages[matching[0]]
+        if code and super().language_id(code) is None:
+            self._language_ids[code] = self.languages[self.own_code(code)]
         return self._language_ids[code]
 
     def token_language(self, line: Source) -> str:

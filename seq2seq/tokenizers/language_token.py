@@ -44,11 +44,25 @@ class Directions:
         """Language tokens that a line may begin with."""
         return list(map(language_token, self.codes))
 
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """Codes of source and target of all directions. A model that reads the language of the source translates from
+        each of its source languages into each of its target languages."""
+        listed = [each.pair for each in self.all]
+        if not self.names_sources:
+            return listed
+        sources, targets = (dict.fromkeys(codes) for codes in zip(*listed, strict=True))
+        return [(source, target) for source in sources for target in targets if source != target]
+
     def into(self, target: str) -> Directions:
-        """Return the directions with another target language. If there is only one, it is kept, whatever its name."""
+        """Return the directions with another target language. If there is only one, it is kept, whatever its name. If
+        the vocabulary reads the language of the source, this language stays."""
         if target == self.chosen.target or len(targets_of(self.all)) == 1:
             return self
-        return replace(self, chosen=direction_into(target, self.all))
+        found = direction_into(target, self.all)
+        if self.names_sources and self.chosen.source != found.target:
+            found = direction_into(target, self.all, self.chosen.source)
+        return replace(self, chosen=found)
 
     def source(self, line: str | Source) -> Source:
         """Return a line with its target language (see `_with_target`), and with its own language if the vocabulary

@@ -77,6 +77,10 @@ class SubwordSampler:
         return [[index for word in ([text] if self._pieces_cross_words else WORD_PATTERN.findall(text))
                  for index in sample_word(word, alpha, uniform)] for text in texts]
 
+    def merged_pieces(self, piece: str) -> set[str]:
+        """Return a piece and the smaller pieces that BPE merges to make it. For a unigram model, only the piece."""
+        return {piece, *self._merge(piece, lambda _: False)[1]} if self._is_bpe else {piece}
+
     def _ids_of_piece(self, piece: str) -> list[int]:
         """Return the id of a piece, or the ids of its bytes if it is not in the vocabulary."""
         if piece in self._ids:
@@ -133,7 +137,8 @@ class SubwordSampler:
         """Segment a word with the merges of BPE; each merge is dropped with probability alpha."""
         cached = self._bpe_cache.get(word)
         if cached is None:
-            cached = self._merge(word, lambda _: False)
+            ids, merged = self._merge(word, lambda _: False)
+            cached = ids, len(merged)
             if len(self._bpe_cache) < MAX_CACHED_WORDS and len(word) <= MAX_CACHED_WORD_LENGTH:
                 self._bpe_cache[word] = cached
         ids, merges = cached
@@ -145,12 +150,12 @@ class SubwordSampler:
             return ids
         return self._merge(word, lambda step: step == first_dropped or (step > first_dropped and uniform() < alpha))[0]
 
-    def _merge(self, word: str, is_dropped: Callable[[int], bool]) -> tuple[list[int], int]:
+    def _merge(self, word: str, is_dropped: Callable[[int], bool]) -> tuple[list[int], list[str]]:
         """Merge the adjacent pair with the best score, the leftmost one in case of a tie, until no pair can be merged.
 
         is_dropped: function that gets the number of a merge, counted from 0, and returns True to drop the merge.
         Returns:
-            The ids, and the number of merges, including dropped merges.
+            The ids, and the piece that each merge makes, including dropped merges.
         """
         pieces = list(word)                                                     # "" = merged into an earlier piece
         after = list(range(1, len(word) + 1))
@@ -165,14 +170,14 @@ class SubwordSampler:
 
         for position in range(len(pieces)):
             push(position)
-        step = 0
+        merged: list[str] = []
         while agenda:
             _, left, pair = heapq.heappop(agenda)
             right = after[left]
             if not pieces[left] or right >= len(pieces) or pieces[left] + pieces[right] != pair:
                 continue                                                        # an earlier merge changed a piece
-            step += 1
-            if is_dropped(step - 1):
+            merged.append(pair)
+            if is_dropped(len(merged) - 1):
                 continue
             pieces[left], pieces[right] = pair, ""
             after[left] = after[right]
@@ -180,4 +185,4 @@ class SubwordSampler:
                 before[after[left]] = left
             push(before[left])
             push(left)
-        return [index for piece in pieces if piece for index in self._ids_of_piece(piece)], step
+        return [index for piece in pieces if piece for index in self._ids_of_piece(piece)], merged

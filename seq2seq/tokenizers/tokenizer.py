@@ -29,6 +29,7 @@ from seq2seq.tokenizers.vocabulary import (
     CONTROL_CHARACTERS,
     END_ID,
     START_ID,
+    SYMBOLS,
     UNKNOWN_ID,
     Vocabulary,
     encode_lines,
@@ -42,7 +43,7 @@ from seq2seq.tokenizers.whole_words import HEADER, Words, position_vocabulary, t
 if TYPE_CHECKING:
     from seq2seq.recipe import TokenizerSection
 
-__all__ = ["END_ID", "START_ID", "UNKNOWN_ID", "Tokenizer", "Tokenizers", "Vocabulary", "Words",
+__all__ = ["END_ID", "START_ID", "SYMBOLS", "UNKNOWN_ID", "Tokenizer", "Tokenizers", "Vocabulary", "Words",
            "reservoir_sample", "train_tokenizers"]
 
 Item = TypeVar("Item")
@@ -68,7 +69,8 @@ class Tokenizer(Vocabulary):
 
     def __init__(self, model: bytes, where: str = "the tokenizer") -> None:
         """Load a sentencepiece model from its bytes. where: name of the model in error messages."""
-        self.model, self.is_canonical = model, model.endswith(CANONICAL_MARK)
+        self.model = self.sentencepiece = model
+        self.is_canonical = model.endswith(CANONICAL_MARK)
         self._processor = load_processor(model, where)
         special = (self._processor.unk_id(), self._processor.bos_id(), self._processor.eos_id())
         if special != (UNKNOWN_ID, START_ID, END_ID):
@@ -123,6 +125,9 @@ class Tokenizer(Vocabulary):
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         return [self._processor.id_to_piece(int(index)) for index in ids]
+
+    def with_pieces(self, names: Sequence[str], sentencepiece: bytes) -> Vocabulary:
+        return Tokenizer(sentencepiece)                                         # the ids are those of sentencepiece
 
     def decode_pieces(self, pieces: Sequence[Sequence[str]]) -> list[str]:
         """Return the text of each line of pieces; byte pieces are combined into characters."""

@@ -13,7 +13,7 @@ import numpy as np
 import sentencepiece
 
 from seq2seq.errors import TokenizerError
-from seq2seq.languages import same_code
+from seq2seq.languages import is_same_language, same_code
 from seq2seq.tokenizers.canonical_text import canonical, canonical_origins
 from seq2seq.tokenizers.context import as_text
 from seq2seq.tokenizers.source import Source
@@ -21,6 +21,7 @@ from seq2seq.tokenizers.source import Source
 UNKNOWN_ID = 0
 START_ID = 1
 END_ID = 2
+SYMBOLS = {"<unk>": UNKNOWN_ID, "<s>": START_ID, "</s>": END_ID}
 
 MAX_PIECES = 500_000
 """Maximum size of a vocabulary that is read: twice the largest of published translation models (256,000). Loading
@@ -52,10 +53,12 @@ class Vocabulary(ABC):
     id: `>>de<<` in the text becomes the pieces of its characters.
 
     model: bytes that determine the vocabulary. Vocabularies with the same bytes encode every text in the same way.
+    sentencepiece: bytes of the sentencepiece model; b"" for whole words.
     is_canonical: True if text is made canonical before it is encoded (see `canonical_text`).
     """
 
     model: bytes
+    sentencepiece: bytes = b""
     is_canonical: bool = False
     begins_with_own_language: bool = False
     """True if a token before each text names the language of this text (see `fairseq_vocabulary`). False if a token
@@ -78,10 +81,23 @@ class Vocabulary(ABC):
                                             None)
         return self._language_ids[code]
 
+    def own_code(self, code: str) -> str:
+        """Return the code that the vocabulary has for a language, given a code of any form: `deu_Latn` for `de`."""
+        same = [one for one in self.languages if same_code(one, code)][:1]
+        matching = same or [one for one in self.languages if is_same_language(one, code)]
+        if len(matching) != 1:
+            raise TokenizerError(f"the vocabulary has {'several tokens' if matching else 'no token'} for the language "
+                                 f"'{code}'. Its languages are {', '.join(matching or self.languages)}.")
+        return matching[0]
+
     def language_token(self, code: str) -> str:
         """Return the token of a language, such as `>>de<<`; "" if the vocabulary has none for it."""
         token = self.language_id(code)
         return "" if token is None else self.pieces([token])[0]
+
+    def token_ids(self, token: int) -> list[int]:
+        """Return the ids with which a line begins that has this language token."""
+        return [token]
 
     def token_language(self, line: Source) -> str:
         """Return the code of the language that the token before a line names."""
@@ -174,7 +190,7 @@ class Vocabulary(ABC):
         After a token, the text begins with a space, because transformers so encodes `>>de<< text` with an export of
         this package."""
         tokens = [[] if isinstance(line, str) or (token := self.language_id(self.token_language(line))) is None
-                  else [token] for line in lines]
+                  else self.token_ids(token) for line in lines]
         texts = [self.normalized(as_line(line)) for line in lines]
         if self.begins_with_own_language:
             return tokens, texts
@@ -199,6 +215,14 @@ class Vocabulary(ABC):
     @abstractmethod
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Return the pieces of these ids as sentencepiece writes them, with U+2581 for white space."""
+
+    def with_pieces(self, names: Sequence[str], sentencepiece: bytes) -> Vocabulary:
+        """Return a vocabulary of the same kind with another sentencepiece model.
+
+        Args:
+            names: piece of each id, as `pieces` returns them. sentencepiece: the model that segments text into them.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def decode_pieces(self, pieces: Sequence[Sequence[str]]) -> list[str]:

@@ -29,8 +29,10 @@ from seq2seq.storage.averaging import average_intact
 from seq2seq.storage.background_writer import BackgroundWriter
 from seq2seq.storage.checkpoints import (
     HELD_OUT,
+    LICENCE_OF_START,
     VALIDATED,
     checkpoint_by_step,
+    licence_of,
     prune_checkpoints,
     save_best,
     save_checkpoint,
@@ -80,6 +82,8 @@ class TrainingLoop:
         self.clock = self.step.clock
         self.writer = BackgroundWriter()
         self.saved_at = time.monotonic()
+        start = self.section.start_from
+        self.licence_of_start = None if start is None else licence_of(self.recipe.directory / start)
 
     def train(self) -> None:
         """Train until the last step or early stopping. Then average checkpoints if the recipe says so.
@@ -329,6 +333,8 @@ class TrainingLoop:
                     "characters": self.prepared.characters, "tags": list(self.tags)}
         if (start := self.section.start_from) is not None:
             metadata["trained_from"] = file_name(start)
+            if self.licence_of_start:
+                metadata[LICENCE_OF_START] = self.licence_of_start
         name = f"{'average' if kind == 'average' else 'step'}-{self.state.step:08d}"
         with self.clock.phase("saving"):
             save_best(self.run, name, weights, self.recipe, self.tokenizers.files(), metadata)

@@ -65,7 +65,7 @@ class Translator(LineSearch):
     @staticmethod
     def load(path: str | Path, device: str = "auto", precision: str = "auto", threads: int | None = None,
              ensemble: Sequence[str | Path] = (), fusion: str | Path | None = None,
-             target_language: str | None = None) -> Translator:
+             target_language: str | None = None, source_language: str | None = None) -> Translator:
         """Load a model from a bundle, or from the best bundle of a run directory.
 
         Args:
@@ -80,10 +80,16 @@ class Translator(LineSearch):
             ensemble: paths of the other models of an ensemble (see `decoding.ensemble_mean`).
             fusion: path of the language model for shallow fusion (see `decoding.fusion_weight`).
             target_language: target language, if the model has several; None: the recipe's target language.
+            source_language: source language, if the model has several; None: that of the recipe, or of its first
+                direction into `target_language`.
         """
         configure_process(threads)
         stored = read_stored_model(Path(path))
-        tokenizers, recipe = stored.tokenizers, stored.recipe.into(target_language)
+        tokenizers, recipe = stored.tokenizers, stored.recipe.into(target_language, source_language)
+        if recipe.languages not in recipe.directions and not tokenizers.source.begins_with_own_language:
+            pairs = ", ".join(" to ".join(filter(None, each.codes)) for each in recipe.directions)
+            raise UserError(f"{path} does not translate from {recipe.languages.source} to {recipe.languages.target}. "
+                            f"Its directions are {pairs}.")
         translator = Translator.of_model(replace(stored, recipe=recipe), choose_device(device), precision)
         others = [Translator.load(other, device, precision, threads) for other in ensemble]
         for other, other_path in zip(others, ensemble, strict=True):
@@ -96,7 +102,7 @@ class Translator(LineSearch):
             require_same_vocabulary(path, tokenizers.target, other_path, other.tokenizers.target)
             require_same_context(path, translator.context, other_path, other.context)
             if translator.directions.codes or other.directions.codes:          # both read the same language token
-                direction_into(translator.languages.target, other.directions.all, str(other_path))
+                direction_into(translator.languages.target, other.directions.all, model=str(other_path))
         if language_model is not None and fusion is not None:
             if language_model.task.has_source:
                 raise UserError(f"{fusion} is not a language model, which fusion needs. Use it as a member of an "

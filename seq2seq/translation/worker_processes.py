@@ -56,7 +56,7 @@ class TranslatorPool:
 
     def __init__(self, path: str | Path, workers: int, device: str = "auto", precision: str = "auto",
                  threads: int | None = 1, ensemble: Sequence[str | Path] = (), fusion: str | Path | None = None,
-                 target_language: str | None = None) -> None:
+                 target_language: str | None = None, source_language: str | None = None) -> None:
         """Start the workers and wait until all of them have loaded the model.
 
         Args:
@@ -65,7 +65,8 @@ class TranslatorPool:
         """
         if workers < 1:
             raise OptionError(f"workers is {workers}; set it to 1 or more")
-        models: dict[str, Any] = {"ensemble": list(ensemble), "fusion": fusion, "target_language": target_language}
+        models: dict[str, Any] = {"ensemble": list(ensemble), "fusion": fusion, "target_language": target_language,
+                                  "source_language": source_language}
         self.workers, self.directory = workers, Path(path)
         self.shared: Translator | None = None
         # Only the workers use a GPU. If this process used one, it would take memory there, too.

@@ -151,6 +151,13 @@ def test_a_card_has_no_directories_of_the_user():
     assert "- imported from: opus\n" in card and "- trained from: first\n" in card
 
 
+def test_the_card_names_the_origin_of_an_imported_model_and_the_licence_of_one_that_was_trained_further():
+    card = model_card(recipe(), METADATA | {"imported_from": "facebook/nllb-200-distilled-600M"}, SIZES)
+    assert "- imported from: <https://huggingface.co/facebook/nllb-200-distilled-600M>\n" in card
+    card = model_card(recipe(), METADATA | {"trained_from": "nllb", "licence_of_start": "cc-by-nc-4.0"}, SIZES)
+    assert "- licence of the model that it was trained from: cc-by-nc-4.0\n" in card
+
+
 def test_odd_names_break_neither_header_nor_tables(tmp_path):
     odd = recipe(**{"url: https://a.org/b": 'url: https://a.org/b, name: "a|b\\n---\\n| <x> `c"'})
     tests = {"y|z: yes\n---": {"bleu": {"value": 1, "signature": "|\n|"}}, "no": {"bleu": {"value": float("nan")}},
