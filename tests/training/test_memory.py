@@ -22,8 +22,8 @@ from seq2seq.training.memory import (
 
 
 @pytest.mark.parametrize("options", [
-    {"dropout": 0.1}, {"pre_norm": True, "activation": "gelu", "tied_embeddings": "none"}, {"score": "additive"}],
-    ids=str)
+    {"dropout": 0.1}, {"pre_norm": True, "activation": "gelu", "tied_embeddings": "none"}, {"score": "additive"},
+    {"positions": "relative"}], ids=str)
 def test_the_bytes_that_a_forward_pass_keeps_are_known_without_computing_it(make_model, make_corpus, options):
     model, corpus = make_model(torch.float32, **options).train(), make_corpus()
     batch = replace(gather(corpus, np.arange(4)), filled=False)
