@@ -34,7 +34,7 @@ from seq2seq.evaluation.significance import Comparison, compare, expected_interv
 from seq2seq.files import regular_bytes, sha256_of
 from seq2seq.inference.engines import native_obstacle
 from seq2seq.inference.load_model import StoredModel, as_arrays, as_tensors, read_stored_model
-from seq2seq.languages import is_same_language, language_name, suggestion_for
+from seq2seq.languages import language_name
 from seq2seq.recipe import Corpus, Languages, Recipe, decoding_with, load_recipe
 from seq2seq.recipe.directions import direction_into
 from seq2seq.recipe.task import TRANSLATION
@@ -238,16 +238,8 @@ def adapt(model: Path, domain: Sequence[Path], output: Path, *, general: Sequenc
 
 
 def _direction(recipe: Recipe, model: str, source: str | None, target: str | None) -> Languages:
-    """Return the direction that is adapted. source, target: languages of the command; None: not given."""
-    directions = recipe.directions
-    if source is not None:
-        directions = tuple(each for each in directions if is_same_language(each.source or "", source))
-    if not directions:
-        known = dict.fromkeys(str(each.source) for each in recipe.directions)
-        raise OptionError(f"{model} translates from {' or '.join(known)}, not from {source}."
-                          f"{suggestion_for(str(source))}")
-    default = recipe.languages if recipe.languages in directions else directions[0]
-    found = default if target is None else direction_into(target, directions, model=model)
+    """Return the direction that is adapted. source, target: languages of the command; None: those of the recipe."""
+    found = direction_into(target or recipe.languages.target, recipe.directions, source, model)
     if len(recipe.directions) > 1:
         console.print_message(f"adapting the direction from {found.source} to {found.target}, the only one of the "
                               "adapted model; name another with --source-language and --target-language")

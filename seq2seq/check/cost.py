@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
 from seq2seq.check.results import Report
-from seq2seq.data.batching import EncodedCorpus, EncodedSide
+from seq2seq.data.batching import Batch, EncodedCorpus, EncodedSide
 from seq2seq.data.epoch_plan import plan_epoch
 from seq2seq.data.preparation import TrainingText, pair_repetitions
+from seq2seq.devices import free_memory, kind
 from seq2seq.errors import CorpusError, UserError
+from seq2seq.model.freezing import EMBEDDINGS
 from seq2seq.recipe import Recipe
 from seq2seq.recipe.advice import Proposal, advice
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.training.loop import KEPT_TO_RESUME
+from seq2seq.training.memory import largest_micro_batch, memory_warning, predict_memory
 
 GPU_MODEL_PARAMETERS = 10_000_000
 """Minimum number of parameters for an estimate of the time on GPUs: smaller models are quick on a CPU, too."""
@@ -51,7 +55,7 @@ def estimate_vocabulary(recipe: Recipe, tokenizers: Tokenizers | None, character
 
 
 def estimate_model(recipe: Recipe, report: Report) -> None:
-    """Add the number of parameters, their memory in training, and a description of the machine to the report."""
+    """Add the number of parameters, and a description of the machine, to the report."""
     import torch
 
     from seq2seq.devices import choose_device, choose_floating_point, configure_process, describe
@@ -69,7 +73,7 @@ def estimate_model(recipe: Recipe, report: Report) -> None:
         return
     parameters = sum(parameter.numel() for parameter in model.parameters())
     embeddings = sum(parameter.numel() for name, parameter in model.named_parameters()
-                     if "embedding" in name or "positions" in name or name == "output_weight")
+                     if EMBEDDINGS.fullmatch(name))
     configure_process(recipe.training.threads)
     try:
         device = choose_device(recipe.training.device)
@@ -83,11 +87,6 @@ def estimate_model(recipe: Recipe, report: Report) -> None:
         report.errors.append(f"training.precision: {error}")
         precision = "fp32"
     report.machine["precision"] = precision
-    # Bytes per parameter: 16 for the fp32 weight, its gradient and Adam's two moments; 4 for the exponential moving
-    # average of the weight; 4 for the copies of weight and gradient in bf16 or fp16.
-    bytes_each = 16 + (4 if recipe.training.ema_decay else 0) + (4 if precision != "fp32" else 0)
-    if device == "cpu":                                 # the copy that is written as a checkpoint; a GPU has none
-        bytes_each += 12 + (4 if recipe.training.ema_decay else 0)
     # Each weight takes part in one multiplication for each token that passes through its layer.
     layers = list(model.named_parameters(remove_duplicate=False))
     encoder = sum(weight.numel() for name, weight in layers if name.startswith("encoder."))
@@ -95,12 +94,12 @@ def estimate_model(recipe: Recipe, report: Report) -> None:
     report.model = {"type": recipe.model.type, "parameters": parameters, "of_embeddings": embeddings,
                     "weights_per_source_token": encoder,
                     "weights_per_target_token": decoder + sizes[-1] * recipe.model.d_model,
-                    "bytes_of_bundle": 4 * parameters, "bytes_in_training": bytes_each * parameters}
+                    "bytes_of_bundle": 4 * parameters}
 
 
 def estimate_training(text: TrainingText, lengths: Sequence[Mapping[str, Sequence[np.ndarray]]], report: Report
                       ) -> None:
-    """Add the numbers of tokens and optimizer steps of an epoch to the report.
+    """Add the numbers of tokens and optimizer steps of an epoch, and the memory of the steps, to the report.
 
     Args:
         lengths: for each corpus of `text`, its `CorpusReader.lengths`.
@@ -116,9 +115,27 @@ def estimate_training(text: TrainingText, lengths: Sequence[Mapping[str, Sequenc
     tokens = {side: round(float(values.sum() if seen is None else values @ seen))
               for side, values in zip(sides, side_lengths, strict=True)}
     corpus = EncodedCorpus(_side_without_ids(side_lengths[0]), _side_without_ids(side_lengths[-1]), seen)
-    steps = len(plan_epoch(corpus, section.batch_tokens, section.accumulation, recipe.seed, epoch=0))
+    plan = plan_epoch(corpus, section.batch_tokens, section.accumulation, recipe.seed, epoch=0)
+    steps = len(plan)
     report.training = {**{f"{side}_tokens": count for side, count in tokens.items()}, "steps_per_epoch": steps,
                        "max_steps": section.max_steps, "epochs": section.max_steps / max(1, steps)}
+    with report.collecting():                                       # `training.freeze` may name what the model lacks
+        _estimate_memory(recipe, largest_micro_batch(corpus, plan, recipe.data.cleaning.max_pieces + 1), report)
+
+
+def _estimate_memory(recipe: Recipe, batch: Batch, report: Report) -> None:
+    """Add the predicted memory of the steps to the report, with a warning if it is not free. batch: the largest
+    micro-batch."""
+    if not report.model:
+        return
+    sizes = report.vocabulary["source_vocab_size"], report.vocabulary["vocab_size"]
+    device, precision = report.machine["device"], report.machine["precision"]
+    memory = predict_memory(recipe, sizes, kind(device), precision, batch)
+    report.memory = {"total": memory.total, **asdict(memory)}
+    free = free_memory(device)
+    if free is not None and (warning := memory_warning(recipe, sizes, kind(device), precision, batch, free)):
+        report.memory["free"] = free
+        report.warnings.append(warning)
 
 
 def estimate_gpus(recipe: Recipe, report: Report) -> None:
@@ -147,8 +164,10 @@ def estimate_gpus(recipe: Recipe, report: Report) -> None:
 
 
 def _side_without_ids(lengths: np.ndarray) -> EncodedSide:
-    """Return an encoded side that has sentence lengths but no token ids, which is enough to plan batches."""
-    return EncodedSide(np.zeros(0, np.uint16), np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
+    """Return an encoded side that has sentence lengths, which is enough to plan batches; all ids are 0, without memory.
+    """
+    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    return EncodedSide(np.broadcast_to(np.uint16(0), int(offsets[-1])), offsets)
 
 
 def estimate_disk(recipe: Recipe, run: Path, report: Report) -> None:

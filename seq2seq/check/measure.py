@@ -48,19 +48,15 @@ def measure(text: TrainingText, tokenizers: Tokenizers, report: Report, translat
     """
     import torch
 
-    from seq2seq.devices import choose_device, configure_process, free_memory, process_memory
+    from seq2seq.devices import configure_process, process_memory
     from seq2seq.storage.tokenizer_files import save_tokenizers
     from seq2seq.training.optimizers import learning_rate
     from seq2seq.training.run import start_training
     from seq2seq.training.step_results import StepResult
 
     recipe = text.recipe
-    free = free_memory(choose_device(recipe.training.device))
-    if free is not None and report.model["bytes_in_training"] > free:
-        needed = report.model["bytes_in_training"]
-        report.warnings.append(f"weights, gradients, optimizer and checkpoint need {needed / 1e9:,.1f} GB, but only "
-                               f"{free / 1e9:,.1f} GB of memory are free, so no step was run. Free some memory, or "
-                               "choose a smaller model.")
+    if "free" in report.memory:
+        report.warnings.append("no step was run, because the memory does not suffice.")
         return
     configure_process(recipe.training.threads)
     first_pairs = replace(text, corpora=tuple(

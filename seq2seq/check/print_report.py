@@ -136,8 +136,10 @@ def _cost(report: Report) -> Iterator[tuple[str, str]]:
         return
     yield "model", (f"{model['parameters']:,} parameters ({model['type']}), {model['of_embeddings']:,} of them in "
                     f"embeddings; a bundle takes {_size(model['bytes_of_bundle'])}")
-    yield "memory", (f"{_size(model['bytes_in_training'])} for weights, gradients, optimizer and checkpoint, plus "
-                     "activations, which grow with training.batch_tokens")
+    if memory := report.memory:
+        parts = ", ".join(f"{name} {_size(part)}" for name, part in memory.items() if name not in ("total", "free"))
+        more = "" if memory["activations"] else " (not known for this type of model)"
+        yield "memory", f"about {_size(memory['total'])} at the peak of the steps: {parts}{more}"
     if training:
         about = "" if report.tokens_are_exact else "about "
         sides = " and ".join(f"{training[key]:,} {side}" for side in ("source", "target", "text")

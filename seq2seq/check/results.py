@@ -130,6 +130,9 @@ class Report:
     vocabulary: dict[str, Any] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
     training: dict[str, Any] = field(default_factory=dict)
+    memory: dict[str, int] = field(default_factory=dict)
+    """Predicted peak memory of the steps in bytes, in all (`total`) and by part (see `training.memory`); `free`: free
+    memory, if it is less."""
     machine: dict[str, Any] = field(default_factory=dict)
     disk: dict[str, Any] = field(default_factory=dict)
     measured: dict[str, Any] = field(default_factory=dict)

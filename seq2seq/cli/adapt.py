@@ -31,9 +31,7 @@ def adapt(
     allow_loss: Annotated[float, typer.Option(
         metavar="X", min=0, help="Maximum loss on general text, in points of BLEU.")] = 0.5,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the training and of the text split.")] = 1,
-    source_language: Annotated[str | None, typer.Option(
-        metavar="CODE", help="Language to translate from, if the model has several directions.",
-        show_default="the recipe's")] = None,
+    source_language: options.SourceLanguage = None,
     target_language: options.TargetLanguage = None,
     settings: options.Overrides = None,
     device: options.TrainingDevice = None,

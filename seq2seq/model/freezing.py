@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import chain
 
 from torch import nn
 
 from seq2seq.errors import RecipeError
 
-EMBEDDINGS = re.compile(r"(\w+\.)*(\w*embedding|output_weight|\w+_positions)")
+EMBEDDINGS = re.compile(r"(\w+\.)*(\w*embedding|output_weight|(\w+_)?positions)")
 """Pattern of the names of embeddings, learned positions, and the matrix of the output layer."""
 
 
@@ -21,7 +22,7 @@ def freeze(model: nn.Module, parts: Sequence[str]) -> None:
     parts: entries of `training.freeze`. A weight of several names, such as tied embeddings, has all of them.
     """
     names = [(name, weight) for name, weight in model.named_parameters(remove_duplicate=False)]
-    for part in parts:
+    for part in chain.from_iterable(map(single_parts, parts)):
         chosen = [weight for name, weight in names if is_of_part(name, part)]
         if not chosen:
             known = dict.fromkeys(".".join(name.split(".")[:2 if "." in name else 0]) for name, _ in names)
@@ -33,12 +34,15 @@ def freeze(model: nn.Module, parts: Sequence[str]) -> None:
         raise RecipeError("training.freeze: no weight is left to train. Leave out a part.")
 
 
+def single_parts(part: str) -> list[str]:
+    """Return the layers of a part such as `encoder.0-5`, or else the part itself."""
+    stack, _, layers = part.partition(".")
+    first, _, last = layers.partition("-")
+    return [f"{stack}.{layer}" for layer in range(int(first or 0), int(last or -1) + 1)] or [part]
+
+
 def is_of_part(name: str, part: str) -> bool:
-    """Return True if the weight with this name is of a part of `training.freeze`, such as `encoder.0-5`."""
+    """Return True if the weight with this name is of a part such as `embeddings`, `encoder` or `encoder.5`."""
     if part == "embeddings":
         return EMBEDDINGS.fullmatch(name) is not None
-    stack, _, layers = part.partition(".")
-    if not layers:
-        return name.startswith((f"{stack}.", f"{stack}_norm."))
-    first, _, last = layers.partition("-")
-    return any(name.startswith(f"{stack}.{layer}.") for layer in range(int(first), int(last or first) + 1))
+    return name.startswith((f"{part}.", f"{part}_norm."))

@@ -29,7 +29,14 @@ from seq2seq.data.preparation import (
     train_or_load_tokenizers,
 )
 from seq2seq.data.resampled_epochs import ResampledEpochs
-from seq2seq.devices import allow_tf32, available_cores, choose_device, choose_dtype, configure_process
+from seq2seq.devices import (
+    allow_tf32,
+    available_cores,
+    choose_device,
+    choose_dtype,
+    choose_floating_point,
+    configure_process,
+)
 from seq2seq.errors import CheckpointError, RecipeError, UserError
 from seq2seq.evaluation.scores import ScoresByTest, check_expected, evaluate_tests, to_dict
 from seq2seq.inference.engines import native_obstacle
@@ -63,6 +70,7 @@ from seq2seq.training.alignment_head import alignment_settings
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup, join_process_group, translate_lines
 from seq2seq.training.guided_alignment import GuidedAlignment
 from seq2seq.training.loop import TrainingLoop
+from seq2seq.training.memory import warn_if_memory_is_short
 from seq2seq.training.rollback import Diverged, can_roll_back, remedy_of, roll_back
 from seq2seq.training.step import TrainingStep
 from seq2seq.training.synthetic_text import SYNTHETIC, training_text
@@ -220,6 +228,9 @@ def start_training(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCE
     validation = Validation(recipe, tokenizers)
 
     sizes = tokenizers.source.vocab_size, tokenizers.target.vocab_size
+    if group.is_main:
+        warn_if_memory_is_short(recipe, sizes, str(device), choose_floating_point(section.precision, str(device)),
+                                prepared.corpus)
     initial_weights = {} if section.start_from is None or list_checkpoints(run) else weights_to_start_from(
         recipe.model, sizes, recipe.directory / section.start_from)
     torch.manual_seed(derived_seed(recipe.seed, "parameters"))

@@ -188,10 +188,10 @@ class TrainingStep:
             with self.clock.phase("reading"):
                 batch = gather(corpus, pairs, fill, self.max_length).to(self.device)
             if shape is None or self.graphs is None:
-                adds = self.adds_at_once and before is not None
-                gradient, losses = (before if before is not None and adds else self.blocks.buffer()), self._losses()
+                gradient = self.blocks.buffer() if before is None or not self.adds_at_once else before
+                losses = self._losses()
                 links = None if self.guided is None else self.guided.labels.gather(corpus, pairs, batch)
-                self._forward_backward(batch, links, gradient, losses, adds)
+                self._forward_backward(batch, links, gradient, losses, adds=gradient is before)
             else:
                 gradient, losses = self._run_graph(batch)
         except RuntimeError as error:

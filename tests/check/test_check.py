@@ -151,9 +151,9 @@ def test_the_size_is_that_of_the_model(directory):
     report = checked()
     assert report.model["parameters"] == built
     assert report.model["of_embeddings"] == 283 * 12
-    # Weight, gradient and Adam's two means; then the copy for a checkpoint, without the gradient.
-    assert report.model["bytes_in_training"] == (16 + 12) * built
-    assert checked("training.ema_decay=0.9").model["bytes_in_training"] == (20 + 16) * built
+    assert [report.memory[part] for part in ("weights", "gradients", "optimizer")] == [4 * built, 4 * built, 8 * built]
+    assert report.memory["total"] == sum(report.memory.values()) / 2
+    assert checked("training.ema_decay=0.9").memory["weights"] == 8 * built
     apart = checked("model.tied_embeddings=none", "tokenizer.joint=false")
     assert apart.model["of_embeddings"] == 3 * 283 * 12
 
@@ -278,15 +278,16 @@ def test_steps_are_tried_unless_that_is_declined_or_memory_is_too_small(director
     assert re.search(r"minutes without validation: .* s per step \(median of 10\)", capsys.readouterr().out)
     assert main(["check", "recipe.yaml", "--no-measure"]) == 0
     assert re.search("time +not measured", capsys.readouterr().out)
-    monkeypatch.setattr("seq2seq.devices.free_memory", lambda device: 7)
+    monkeypatch.setattr("seq2seq.check.cost.free_memory", lambda device: 7)
     assert main(["check", "recipe.yaml"]) == 0
-    assert "no step was run" in " ".join(capsys.readouterr().out.split())
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "no step was run" in printed and "the steps of this training need about" in printed
 
 
 @pytest.mark.slow
 def test_the_memory_is_that_of_the_device_that_trains(directory, monkeypatch, capsys):
     asked = []
-    monkeypatch.setattr("seq2seq.devices.free_memory", asked.append)
+    monkeypatch.setattr("seq2seq.check.cost.free_memory", asked.append)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     assert main(["check", "recipe.yaml", "--device", "cpu"]) == 0
     assert asked == ["cpu"]

@@ -8,17 +8,21 @@ from contextlib import redirect_stderr
 from io import StringIO
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from catalogue import Catalogue
-from toy import copy_finished_run
+from toy import RECIPE, copy_finished_run, write_corpus
 
+from seq2seq.data.batching import EncodedCorpus, EncodedSide
 from seq2seq.errors import UserError
+from seq2seq.model import build_transformer, freeze
 from seq2seq.recipe import load_recipe
 from seq2seq.storage.checkpoints import best_bundle, load_bundle, save_bundle
 from seq2seq.storage.int8_score import Int8Score
 from seq2seq.training import rollback, step
 from seq2seq.training.log_lines import print_int8
+from seq2seq.training.memory import largest_micro_batch, memory_warning
 from seq2seq.training.run import train
 from seq2seq.training.synthetic_text import training_text
 from seq2seq.training.train_state import TrainState
@@ -166,6 +170,35 @@ def damaged_synthetic_text(folder):
     text, = (folder / "new" / "synthetic").glob("*.txt")
     text.write_text("damaged\n")
     return re.sub("[0-9a-f]{16}", "KEY", str(failure(lambda: back_translation(folder, forward))))
+
+
+def freezing(name: str, *parts: str) -> None:
+    def case(folder):
+        model = build_transformer(source_vocab_size=7, target_vocab_size=7, d_model=4, num_heads=2, encoder_layers=1,
+                                  decoder_layers=2, feed_forward=3)
+        freeze(model, parts)
+
+    CATALOGUE.add(name, case)
+
+
+freezing("frozen layers that the model does not have", "encoder.1-3")
+freezing("nothing left to train", "embeddings", "encoder", "decoder")
+
+
+def short_of_memory(name: str, free: float, *settings: str) -> None:
+    def case(folder):
+        write_corpus(folder)
+        (folder / "recipe.yaml").write_text(RECIPE)
+        recipe = load_recipe(folder / "recipe.yaml", ["model.d_model=512", "model.num_heads=8", *settings])
+        side = EncodedSide.from_lists([[5] * 20] * 300)
+        batch = largest_micro_batch(EncodedCorpus(side, side), [[np.arange(300)]], 30)
+        return memory_warning(recipe, (64_000, 64_000), "cpu", "fp32", batch, int(free))
+
+    CATALOGUE.add(name, case)
+
+
+short_of_memory("too little memory for the activations of a training", 1.8e9)
+short_of_memory("too little memory for a training", 1e9)
 
 
 @CATALOGUE
