@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from freeze import sentence
 
+from tests import fairseq_models
+
 ROOT = Path(__file__).parents[1]
 FEW_STEPS = ("training.max_steps=6", "training.validate_every=2", "training.warmup_steps=1", "training.log_every=1",
              "training.batch_tokens=256", "training.precision=fp32", "model.base=tiny", "decoding.max_length=20")
@@ -50,13 +52,13 @@ class Shell:
     def __init__(self, directory, programs):
         self.directory, self.programs = directory, programs
 
-    def run(self, block):
+    def run(self, block, few_steps=FEW_STEPS):
         """Run the commands of seq2seq in a code block, trainings with few steps."""
         lines = [line for line in block.replace("\\\n", "").splitlines() if line.startswith("seq2seq ")]
         for line in lines:
             command = line.partition("  #")[0].rstrip()
             if command.split()[1] in ("train", "adapt", "check"):
-                settings = MORE_STEPS if command.split()[1] == "adapt" else FEW_STEPS
+                settings = MORE_STEPS if command.split()[1] == "adapt" else few_steps
                 command += "".join(f" --set {setting}" for setting in settings)
             done = subprocess.run(command, shell=True, cwd=self.directory, capture_output=True, text=True, env={
                 **os.environ, "PATH": f"{self.programs}:{os.environ['PATH']}"})
@@ -127,6 +129,23 @@ def test_the_commands_of_a_how_to_page_run(page, shell):
         if "seq2seq " in block:                                                 # a page of training has several models
             ran += shell(f"{page}{number}", with_models=page != "training").run(block)
     assert len(ran) >= {"training": 10, "translating": 15, "evaluating": 8, "adapting": 3, "publishing": 1}[page]
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page_on_pretrained_models_run(shell, monkeypatch):
+    pytest.importorskip("transformers")
+    place = shell("pretrained")
+    monkeypatch.setattr(fairseq_models, "NLLB_LANGUAGES", ["ces_Latn", "deu_Latn", "eng_Latn", "swh_Latn", "zho_Hans"])
+    fairseq_models.make(place.directory / "nllb")
+    (place.directory / "recipe.yaml").write_text(code("pretrained.md", "yaml")[0])
+    (place.directory / "text.zgh").write_text("ⵉⴷⵉ ⴰⵔ ⵉⵜⵜⴰⵣⵣⵍ\nⵉⴷⵉ ⴰⵔ\n")
+    for language in ("en", "sw"):
+        shutil.copy(place.directory / f"dev.{language}", place.directory / f"test.{language}")
+    few_steps = [*(each for each in FEW_STEPS if not each.startswith("model.")), "data.cleaning.max_pieces=99"]
+    ran = []
+    for block in code("pretrained.md"):
+        ran += place.run(re.sub("^seq2seq serve.*", "", block, flags=re.MULTILINE), few_steps)
+    assert len(ran) == 6
 
 
 @pytest.mark.slow
