@@ -33,7 +33,7 @@ def marian(section: Any, vocab_size: int) -> Any:
 
 def with_our_weights(theirs: Any, ours: Transformer) -> Any:
     """Copy the weights of `ours` into `theirs`, and return `theirs`."""
-    section = model_section_from_config(theirs.config.to_dict(), output_bias=ours.output_bias is not None)
+    section = model_section_from_config(theirs.config.to_dict(), theirs.state_dict())
     weights = {name: weight.float() for name, weight in stored_weights(ours).items()}
     theirs.load_state_dict(weights_to_huggingface(weights, ARCHITECTURES["marian"], section), strict=False)
     return theirs

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from seq2seq.errors import OptionError, UserError
 
@@ -32,6 +32,8 @@ CPU_PRECISIONS = ("int8", "fp32")
 
 MEMORY = Path("/proc/meminfo")
 """File that tells the free memory of the machine."""
+STATUS = Path("/proc/self/status")
+"""File that tells the memory of this process."""
 CONTROL_GROUPS = Path("/proc/self/cgroup")
 """File that names the control groups of this process, which limit a container's CPUs and memory."""
 MOUNTED_CONTROL_GROUPS = Path("/sys/fs/cgroup")
@@ -331,6 +333,25 @@ def free_memory(device: str) -> int | None:
                 cached = re.findall(r"^(?:total_)?inactive_file (\d+)$", _text(group / "memory.stat"), re.MULTILINE)
                 free.append(max(0, int(limit) - int(used) + max(map(int, cached), default=0)))
     return min(free)
+
+
+class ProcessMemory(NamedTuple):
+    """Resident memory of this process in bytes: now, and at its peak."""
+
+    now: int
+    peak: int
+
+
+def process_memory() -> ProcessMemory | None:
+    """Return the resident memory of this process; None on systems that do not report it."""
+    try:
+        import resource
+    except ImportError:                                                         # Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    if found := re.search(r"^VmRSS:\s*(\d+) kB", _text(STATUS), re.MULTILINE):
+        return ProcessMemory(1024 * int(found[1]), peak)
+    return ProcessMemory(peak, peak)
 
 
 def cpus_of_container() -> int | None:

@@ -1,4 +1,4 @@
-"""Random M2M-100 and NLLB-200 models in Hugging Face format, with files as on the hub."""
+"""Random M2M-100, NLLB-200 and mBART-50 models in Hugging Face format, with files as on the hub."""
 
 import base64
 import json
@@ -17,10 +17,10 @@ NLLB_LANGUAGES = ["ace_Arab", "arb_Arab", "deu_Latn", "ell_Grek", "eng_Latn", "h
                   "zho_Hant"]
 
 
-def train_sentencepiece(path: Path) -> None:
+def train_sentencepiece(path: Path, model_type: str = "bpe") -> None:
     with open(path, "wb") as file:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(LINES * 3), model_writer=file, model_type="bpe", vocab_size=260, minloglevel=2,
+            sentence_iterator=iter(LINES * 3), model_writer=file, model_type=model_type, vocab_size=260, minloglevel=2,
             num_threads=1, character_coverage=1.0, hard_vocab_limit=False)
 
 
@@ -55,7 +55,17 @@ def write_m2m100_tokenizer(folder: Path):
     return tokenizer
 
 
-TOKENIZERS = {"nllb": write_nllb_tokenizer, "m2m100": write_m2m100_tokenizer}
+def write_mbart50_tokenizer(folder: Path):
+    """Write the files of an mBART-50 tokenizer: 52 language tokens follow the pieces, and `<mask>` follows them."""
+    import transformers
+
+    train_sentencepiece(folder / "sentencepiece.bpe.model", "unigram")
+    tokenizer = transformers.MBart50Tokenizer.from_pretrained(folder, src_lang="en_XX", tgt_lang="de_DE")
+    tokenizer.save_pretrained(folder)
+    return tokenizer
+
+
+TOKENIZERS = {"nllb": write_nllb_tokenizer, "m2m100": write_m2m100_tokenizer, "mbart50": write_mbart50_tokenizer}
 
 
 def make(folder: Path, *, kind: str = "nllb", d_model: int = 22, heads: int = 11, layers: tuple[int, int] = (2, 3),
@@ -69,12 +79,14 @@ def make(folder: Path, *, kind: str = "nllb", d_model: int = 22, heads: int = 11
     tokenizer = TOKENIZERS[kind](folder)
     added = max([len(tokenizer), *(getattr(tokenizer, "lang_code_to_id", None) or {"": 0}).values()])
     torch.manual_seed(seed)
-    config = transformers.M2M100Config(
+    architecture = "MBart" if kind == "mbart50" else "M2M100"
+    config = getattr(transformers, f"{architecture}Config")(
         vocab_size=added + 1 + unused, d_model=d_model, encoder_layers=layers[0], decoder_layers=layers[1],
         encoder_attention_heads=heads, decoder_attention_heads=heads, encoder_ffn_dim=feed_forward,
         decoder_ffn_dim=feed_forward, activation_function=activation, scale_embedding=scale,
-        max_position_embeddings=101, tie_word_embeddings=tied, attn_implementation="eager")
-    model = transformers.M2M100ForConditionalGeneration(config).eval()
+        max_position_embeddings=101, tie_word_embeddings=tied, attn_implementation="eager",
+        decoder_start_token_id=2)
+    model = getattr(transformers, f"{architecture}ForConditionalGeneration")(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             is_embedding = any(part in name for part in ("shared", "embed_tokens", "lm_head"))
@@ -83,6 +95,8 @@ def make(folder: Path, *, kind: str = "nllb", d_model: int = 22, heads: int = 11
             if "norm.weight" in name:
                 parameter.add_(1)
         bias = model.model.decoder.layer_norm.bias.mul_(0.4)
+        if kind == "mbart50" and not tied:
+            model.final_logits_bias.normal_(std=0.3)
         model.lm_head.weight[2] += end * bias / bias.square().sum()
     model.generation_config = transformers.GenerationConfig(
         num_beams=5, length_penalty=1.0, max_length=31, eos_token_id=2, pad_token_id=1, bos_token_id=0,

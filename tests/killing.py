@@ -160,6 +160,7 @@ def start(command: list[str], result: Path, watch: Callable[[str, Callable], Cal
     try:
         for name, (owner, function) in CALLS.items():
             setattr(owner, function, watch(name, getattr(owner, function)))
+        synthetic_text._taken_from_another_run = lambda translation: False
         sources.FIRST_BLOCK_LINES = synthetic_text.BLOCK_LINES = translate_command.BLOCK_LINES = BLOCK_LINES
         with (result.parent / "messages").open("w") as messages:
             sys.stdout = sys.stderr = messages

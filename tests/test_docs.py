@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 import typer
+from browsers import start_browser
 
 from seq2seq import cli
 
@@ -123,14 +124,21 @@ class Page(html.parser.HTMLParser):
         self.loaded += [given[key] for key in ("src", "href") if given.get(key) and tag in ("script", "img", "link")]
 
 
-@pytest.mark.slow
-def test_the_site_builds_without_a_warning_and_without_a_broken_link(tmp_path):
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Directory of the site, which builds without a warning."""
     pytest.importorskip("mkdocs", reason="needs the extra docs")
     pytest.importorskip("material", reason="needs the extra docs")
-    subprocess.run([sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path], cwd=ROOT,
+    directory = tmp_path_factory.mktemp("site")
+    subprocess.run([sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", directory], cwd=ROOT,
                    check=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"})
-    pages = {path: Page(path) for path in tmp_path.rglob("*.html") if path.name != "404.html"}
-    assert len(pages) > 40 and "<math" in (tmp_path / "equations/attention.html").read_text(encoding="utf-8")
+    return directory
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning_and_without_a_broken_link(site):
+    pages = {path: Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
+    assert len(pages) > 40 and "<math" in (site / "equations/attention.html").read_text(encoding="utf-8")
     for path, page in pages.items():
         for address in page.loaded:
             assert not urlsplit(address).netloc, f"{path}: {address} comes from the network"
@@ -142,3 +150,25 @@ def test_the_site_builds_without_a_warning_and_without_a_broken_link(tmp_path):
             assert target.is_file() or (target / "index.html").is_file(), f"{path}: {address}"
             if target.suffix == ".html" and parts.fragment:
                 assert unquote(parts.fragment) in pages[target].anchors, f"{path}: {address}"
+
+
+@pytest.mark.slow
+def test_copy_buttons_copy_what_is_typed(site):
+    from selenium.webdriver import ActionChains, Keys
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    browser = start_browser()
+    try:
+        browser.get((site / "tutorial.html").as_uri())
+        find = browser.find_elements
+        WebDriverWait(browser, 30).until(lambda _: find("css selector", "[data-copy] button"))
+        button = find("css selector", "[data-copy] button")[0]
+        browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", button)
+        ActionChains(browser).move_to_element(button).click().perform()
+        browser.execute_script("const area = document.createElement('textarea'); document.body.append(area);"
+                               "area.id = 'pasted'; area.focus()")
+        ActionChains(browser).key_down(Keys.CONTROL).send_keys("v").key_up(Keys.CONTROL).perform()
+        assert browser.find_element("id", "pasted").get_property("value") == (
+            "python ../recipes/multi30k/prepare.py --output text\nhead -n 2 text/train.de text/train.en")
+    finally:
+        browser.quit()

@@ -28,7 +28,7 @@ ALSO_WITHOUT_TORCH = [("storage", "atomic"), ("storage", "locks"), ("data", "cor
                       ("translation", "text_io"), ("translation", "unfinished_output")]
 # Packages that are slow to import or optional, so they must be imported inside the functions that need them.
 INSIDE_FUNCTIONS = {"datasets", "transformers", "ctranslate2", "huggingface_hub", "tensorboard", "pyarrow",
-                    "matplotlib", "lingua"}
+                    "matplotlib", "lingua", "sacremoses"}
 
 
 def modules():

@@ -6,6 +6,7 @@ outside of docs/, and the text of files to which pages link, become pages, too. 
 
 import ast
 import html
+import json
 import re
 import textwrap
 from pathlib import Path
@@ -19,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = ("recipes/*.md", "recipes/*/*.md", "examples/*/*.md", "benchmarks/*.md", "CONTRIBUTING.md", "CHANGELOG.md",
          "SECURITY.md")
 # Files that are copied; of other files to which pages link, the site has a page with the text.
-COPIED = (".png", ".svg", ".ipynb")
+COPIED = (".png", ".svg")
 LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)")
 # A paragraph that is only a link to a function or class: on the site, its source follows.
 CODE = re.compile(r"^\[`([\w.]+)` in `[^`]+`\]\(([^)]+\.py)\)$", re.MULTILINE)
@@ -103,9 +104,35 @@ def _file_page(path):
         names = sorted(each.name for each in path.iterdir() if each.name[0] not in "._" and each.name != "data")
         return f"# {path.name}\n\n" + "\n".join(f"- [{name}]({path.name}/{name})" for name in names)
     text = path.read_text(encoding="utf-8")
+    if path.suffix == ".ipynb":
+        return _notebook_page(path.name, json.loads(text))
     language = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}.get(path.suffix, "text")
     fence = "`" * (3 + max(map(len, re.findall("`+", text)), default=0))
     return f"---\nsearch: {{exclude: true}}\n---\n\n# {path.name}\n\n{fence}{language}\n{text}\n{fence}\n"
+
+
+def _notebook_page(name, notebook):
+    """Return a page with the cells of a notebook and their outputs."""
+    parts = ["---\nsearch: {exclude: true}\n---",
+             f"*The notebook `{name}` with the outputs of its last run. To run it: "
+             f"`pip install jupyterlab`, then `jupyter lab examples/{name}` in a clone.*"]
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        parts += [_output(output) for output in cell.get("outputs", [])]
+    return "\n\n".join(parts) + "\n"
+
+
+def _output(output):
+    """Return the richest form of an output of a notebook as Markdown: picture, HTML or text."""
+    data = output.get("data", {})
+    if "image/png" in data:
+        encoded = "".join("".join(data["image/png"]).split())
+        return f'<img alt="output of the cell above" src="data:image/png;base64,{encoded}">'
+    if "text/html" in data:
+        return re.sub(r"\n\s*\n", "\n", "".join(data["text/html"]))              # a blank line would end the HTML
+    text = "".join(output.get("text") or data.get("text/plain", ""))
+    return f"```text\n{text}\n```"
 
 
 def source_of(path, name):

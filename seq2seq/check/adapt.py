@@ -34,8 +34,9 @@ from seq2seq.evaluation.significance import Comparison, compare, expected_interv
 from seq2seq.files import regular_bytes, sha256_of
 from seq2seq.inference.engines import native_obstacle
 from seq2seq.inference.load_model import StoredModel, as_arrays, as_tensors, read_stored_model
-from seq2seq.languages import language_name
-from seq2seq.recipe import Corpus, Recipe, decoding_with, load_recipe
+from seq2seq.languages import is_same_language, language_name, suggestion_for
+from seq2seq.recipe import Corpus, Languages, Recipe, decoding_with, load_recipe
+from seq2seq.recipe.directions import direction_into
 from seq2seq.recipe.task import TRANSLATION
 from seq2seq.signals import stopping_by_ctrl_c
 from seq2seq.storage.atomic import new_directory, require_new
@@ -106,8 +107,12 @@ class Adaptation:
 
 @stopping_by_ctrl_c()
 def adapt(model: Path, domain: Sequence[Path], output: Path, *, general: Sequence[Path] = (), allow_loss: float = 0.5,
-          seed: int = 1, settings: Sequence[str] = (), card: Card | None = None) -> Adaptation:
+          seed: int = 1, settings: Sequence[str] = (), card: Card | None = None, source_language: str | None = None,
+          target_language: str | None = None) -> Adaptation:
     """Adapt a model to the text of a domain, and write the adapted model as a run.
+
+    Of a model of several directions, one is adapted. The adapted model translates in no other, because the loss in
+    others is not measured.
 
     If an adaptation was interrupted, the same call resumes it.
 
@@ -118,25 +123,31 @@ def adapt(model: Path, domain: Sequence[Path], output: Path, *, general: Sequenc
         allow_loss: maximum decrease of the score on general validation text.
         seed: seed of the split of the text and of the training. settings: KEY=VALUE overrides of the training's recipe.
         card: see `save_bundle`.
+        source_language, target_language: direction to adapt, if the model has several; None: the model's default.
     Raises:
         Stopped: Ctrl-C, also while the averages are scored; the training is kept then.
     """
     bundle = resolve_model_path(model)
     stored = read_stored_model(bundle)
     recipe, tokenizers = stored.recipe, stored.tokenizers
+    del stored                                          # its weights are read again after the training
     if recipe.task is not TRANSLATION:
         raise UserError(f"{model} does not translate text. Only translation models can be adapted.")
-    if len(recipe.directions) > 1 or recipe.data.context:
-        what = "of several directions" if len(recipe.directions) > 1 else "with data.context"
-        raise UserError(f"{model}: a model {what} cannot be adapted yet. Train it further with a recipe that has "
-                        "training.start_from.")
+    if recipe.data.context:
+        raise UserError(f"{model}: a model with data.context cannot be adapted yet. Train it further with a recipe "
+                        "that has training.start_from.")
+    direction = _direction(recipe, str(model), source_language, target_language)
+    recipe = recipe.model_copy(update={"languages": direction})
     given = {name: GivenText([corpus.resolve(Path()) for corpus in corpora_of(files, languages=recipe.languages.codes)],
                              recipe) for name, files in (("text", domain), ("general", general)) if files}
     inputs = {"model": read_metadata(bundle, "bundle", required=())["sha256"], "seed": seed, "general": None,
-              **{name: list(map(_fingerprint, text.corpora)) for name, text in given.items()}}
+              "languages": direction.pair, **{name: list(map(_fingerprint, text.corpora))
+                                              for name, text in given.items()}}
     if not (output / TEXT / INPUTS).is_file():
         require_new(output)
         options = ["--output", str(output), f"--allow-loss={allow_loss:g}", f"--seed={seed}",
+                   *([f"--source-language={source_language}"] if source_language else []),
+                   *([f"--target-language={target_language}"] if target_language else []),
                    *(f"--set={setting}" for setting in settings)]
         _write(recipe, bundle, tokenizers, given, output, seed, inputs, settings,
                partial(_command, str(model), given, options))
@@ -158,7 +169,7 @@ def adapt(model: Path, domain: Sequence[Path], output: Path, *, general: Sequenc
     train(untested, output / TRAINING, restart=None)
 
     trained = load_bundle(resolve_model_path(output / TRAINING))
-    old, new = as_tensors(stored.weights), as_tensors(trained.weights)
+    old, new = as_tensors(load_bundle(bundle).weights), as_tensors(trained.weights)
     device = choose_device(adapted_recipe.training.device)
 
     def translator(share: float, device: str = device, precision: str = "reference") -> Translator:
@@ -223,6 +234,23 @@ def adapt(model: Path, domain: Sequence[Path], output: Path, *, general: Sequenc
     save_best(output, "adapted", interpolated(old, new, chosen.share), adapted_recipe, trained.tokenizer_files,
               {**metadata, "test": {name: to_dict(scores) for name, scores in after.items()},
                "adaptation": asdict(found)}, card)
+    return found
+
+
+def _direction(recipe: Recipe, model: str, source: str | None, target: str | None) -> Languages:
+    """Return the direction that is adapted. source, target: languages of the command; None: not given."""
+    directions = recipe.directions
+    if source is not None:
+        directions = tuple(each for each in directions if is_same_language(each.source or "", source))
+    if not directions:
+        known = dict.fromkeys(str(each.source) for each in recipe.directions)
+        raise OptionError(f"{model} translates from {' or '.join(known)}, not from {source}."
+                          f"{suggestion_for(str(source))}")
+    default = recipe.languages if recipe.languages in directions else directions[0]
+    found = default if target is None else direction_into(target, directions, model)
+    if len(recipe.directions) > 1:
+        console.print_message(f"adapting the direction from {found.source} to {found.target}, the only one of the "
+                              "adapted model; name another with --source-language and --target-language")
     return found
 
 
@@ -309,7 +337,7 @@ def _write(recipe: Recipe, bundle: Path, tokenizers: Tokenizers, given: Mapping[
             own = recipe_with_text(bundle)
         except CheckpointError as error:
             raise CorpusError(f"{NO_OWN_TEXT}\nDetails: {error}") from None
-        train_pairs, valid, test = _text_of_model(own, limit, seed)
+        train_pairs, valid, test = _text_of_model(own, recipe.languages, limit, seed)
     else:
         train_pairs, valid, test = _split(given["general"], seed, PAIRS_PER_HELD_OUT["general"])
         train_pairs = reservoir_sample(train_pairs, limit, seed)
@@ -436,19 +464,20 @@ def _split(text: GivenText, seed: int, per_held_out: int) -> tuple[list[TextPair
     return chosen(None), chosen(held_out.valid), chosen(held_out.test)
 
 
-def _text_of_model(recipe: Recipe, limit: int, seed: int) -> tuple[list[TextPair], list[TextPair], list[TextPair]]:
-    """Return at most `limit` random pairs of the model's training text, cleaned, and pairs of its validation text and
-    of its test sets. Test sets that cannot be read are left out with a warning.
+def _text_of_model(recipe: Recipe, direction: Languages, limit: int, seed: int
+                   ) -> tuple[list[TextPair], list[TextPair], list[TextPair]]:
+    """Return at most `limit` random pairs of the model's training text in a direction, cleaned, and pairs of its
+    validation text and of its test sets. Test sets that cannot be read are left out with a warning.
 
     The model's checkpoint was chosen by the scores of `training.valid_sentences` validation pairs (`scored_pairs`). On
     these, it is better than on other text. If there are enough other validation pairs, only those are returned.
     """
     try:
         seen: dict[bytes, bool] = {}
-        found = (pair for spec in recipe.data.train if spec.translated_by is None
+        found = (pair for spec in recipe.data.train if spec.translated_by is None and spec.languages == direction
                  for pair in as_lines(cleaned(spec, recipe, Counts(), seen)))
         train = reservoir_sample(_texts(found), limit, seed)
-        valid = [list(as_lines(read_pairs(recipe, spec))) for spec in recipe.data.valid]
+        valid = [list(as_lines(read_pairs(recipe, spec))) for spec in recipe.data.valid if spec.languages == direction]
     except CorpusError as error:
         raise CorpusError(f"{NO_OWN_TEXT}\nDetails: {error}") from None
     others: list[TextPair] = []
@@ -460,6 +489,8 @@ def _text_of_model(recipe: Recipe, limit: int, seed: int) -> tuple[list[TextPair
         raise CorpusError(NO_OWN_TEXT)
     test: list[TextPair] = []
     for name, spec in recipe.data.test.items():
+        if spec.languages != direction:
+            continue
         try:
             test += _texts(as_lines(read_pairs(recipe, spec)))
         except CorpusError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import tempfile
 import time
 from contextlib import ExitStack
@@ -49,7 +48,7 @@ def measure(text: TrainingText, tokenizers: Tokenizers, report: Report, translat
     """
     import torch
 
-    from seq2seq.devices import choose_device, configure_process, free_memory
+    from seq2seq.devices import choose_device, configure_process, free_memory, process_memory
     from seq2seq.storage.tokenizer_files import save_tokenizers
     from seq2seq.training.optimizers import learning_rate
     from seq2seq.training.run import start_training
@@ -98,7 +97,8 @@ def measure(text: TrainingText, tokenizers: Tokenizers, report: Report, translat
                     break
                 start, counted = time.perf_counter(), 0
             seconds_a_sentence = _seconds_a_sentence(training) if translates else None
-            peak = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else _peak_of_process()
+            peak = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else (
+                used.peak if (used := process_memory()) else None)
     except UserError as error:
         report.errors.append(str(error))
         return
@@ -124,13 +124,3 @@ def _seconds_a_sentence(training: TrainingLoop) -> float:
         start = time.perf_counter()
         translator.translate(sources)
     return (time.perf_counter() - start) / len(sources)
-
-
-def _peak_of_process() -> int | None:
-    """Return the peak resident memory of this process in bytes; None on systems that do not report it (Windows)."""
-    try:
-        import resource
-    except ImportError:
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak

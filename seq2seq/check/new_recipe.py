@@ -22,7 +22,16 @@ from seq2seq.check.pair_checks import CorpusChecker
 from seq2seq.check.read_corpora import CorpusReader
 from seq2seq.check.results import CorpusReport, Finding, Report
 from seq2seq.check.split_text import PAIRS_PER_HELD_OUT, HeldOut, Sentences, choose_held_out
-from seq2seq.check.time_budget import LOSS_SHARE, START_SECONDS, Candidate, Speed, best_plan, candidates, with_more_time
+from seq2seq.check.time_budget import (
+    LOSS_SHARE,
+    START_SECONDS,
+    Candidate,
+    Speed,
+    best_plan,
+    candidates,
+    shortest,
+    with_more_time,
+)
 from seq2seq.check.warnings import (
     EPOCHS_WARNING_THRESHOLD,
     LINE_WARNINGS,
@@ -105,7 +114,7 @@ class NewRecipe:
 @dataclass(frozen=True)
 class Settings:
     """Settings of a new recipe that depend on its text. cleaning, augmentation: their lines in the recipe.
-    reason: comment on max_steps; "" if they are those of EPOCHS."""
+    reason: comment on max_steps; "" if they are those of EPOCHS. test_sentences: limit of the test set; None: all."""
 
     size: str
     batch_tokens: int
@@ -113,6 +122,7 @@ class Settings:
     max_steps: int = MIN_STEPS
     validations: int = VALIDATIONS
     valid_sentences: int = MAX_VALIDATED
+    test_sentences: int | None = None
     cleaning: tuple[str, ...] = ()
     augmentation: tuple[str, ...] = ()
     reason: str = ""
@@ -192,9 +202,6 @@ def write_recipe(corpora: Sequence[Corpus], languages: tuple[str, str], output: 
             settings, steps_per_epoch = _full(draft, settings, size, train)
         else:
             settings, steps_per_epoch, notes = _fitted(draft, settings, size, train, minutes)
-            if settings.max_steps < min(MIN_STEPS, EPOCHS * steps_per_epoch):
-                console.warn(f"only {settings.max_steps:,} steps fit into {minutes:g} minutes on this machine; a "
-                             f"training should have {MIN_STEPS:,} or more")
         written = draft.write(settings)
         warnings, intervals = _held_out_warnings(written, checker, own)
     return NewRecipe(output / RECIPE_FILE, written.with_directory(output), settings.size, scanned, train.report, text,
@@ -236,27 +243,32 @@ def _fitted(draft: _Draft, settings: Settings, size: str, train: CorpusReader, m
         repeated = max(1.0, draft.kept / MEASURED_PAIRS)
         return Candidate(size, consistency, Speed(
             train.tokenizer_seconds + numbers["seconds_of_preparation"] * repeated, numbers["seconds_a_step"],
-            numbers["seconds_a_sentence"], loss, min(valid, MAX_VALIDATED), tests), steps_per_epoch, sized.max_steps)
+            numbers["seconds_a_sentence"], loss, min(valid, MAX_VALIDATED), tests, "test" not in draft.split),
+            steps_per_epoch, sized.max_steps)
 
     names = list(BATCH_TOKENS)
     sizes = names[names.index(size)::-1]                                        # from the largest to the smallest
     plan, tried = best_plan(candidates(sizes, settings.consistency, measured), 60 * minutes)
     if plan is None:
         raise OptionError(f"--minutes {minutes:g}: {tried[-1].speed.preparation:,.0f} seconds of preparation and the "
-                          "test leave no time for a training on this machine. Give more minutes.")
+                          f"test leave no time for a training on this machine; {shortest(tried)}")
     sized, steps_per_epoch = full[plan.size]
     if plan.seconds < 60 * minutes * 0.8:
         reason = f"{EPOCHS} epochs, which take less than the {minutes:g} minutes on this machine."
     else:
         reason = f"{plan.epochs:.1f} epochs, which fit into {minutes:g} minutes on this machine."
     fitted = replace(sized, consistency=plan.consistency, max_steps=plan.steps, validations=plan.validations,
-                     valid_sentences=plan.valid_sentences, reason=reason)
+                     valid_sentences=plan.valid_sentences, reason=reason,
+                     test_sentences=plan.test_sentences if plan.test_sentences < tried[-1].speed.test else None)
+    if not any(one.is_enough(found) for one in tried if (found := one.plan(60 * minutes))):
+        console.warn(f"{plan.steps:,} steps, which fit into {minutes:g} minutes on this machine, are too few; "
+                     f"{shortest(tried)}")
     speed = next(one.speed for one in tried if (one.size, one.consistency) == (plan.size, plan.consistency))
     return fitted, steps_per_epoch, [
         f"about {plan.seconds / 60:.1f} of {minutes:g} minutes on this machine: "
         f"{speed.preparation + START_SECONDS:,.0f} s preparation, {speed.step:.2g} s a step, {plan.validations} "
         f"validations of {speed.loss + plan.valid_sentences * speed.sentence:,.0f} s, "
-        f"{speed.test * speed.sentence:,.0f} s test",
+        f"{plan.test_sentences * speed.sentence:,.0f} s test",
         *with_more_time(tried, plan, minutes)]
 
 
@@ -456,7 +468,8 @@ def _recipe_text(draft: _Draft, settings: Settings) -> str:
     source, target = draft.languages
     pairs, kept, max_steps, size = draft.pairs, draft.kept, settings.max_steps, settings.size
     name = re.sub("[^A-Za-z0-9_.-]", "_", draft.output.absolute().name).lstrip("_.-") or f"{source}_{target}"
-    files = {split: f"{{source: {split}.{source}, target: {split}.{target}}}" for split in pairs}
+    limits = {"test": f", limit: {settings.test_sentences}"} if settings.test_sentences else {}
+    files = {split: f"{{source: {split}.{source}, target: {split}.{target}{limits.get(split, '')}}}" for split in pairs}
     paths = [str(path).encode("utf-8", "backslashreplace").decode()                    # names in any encoding
              for corpus in draft.text.corpora for path in corpus.paths]
     named = [json.dumps(path, ensure_ascii=False) for path in paths[:MAX_NAMED]]
@@ -471,6 +484,7 @@ def _recipe_text(draft: _Draft, settings: Settings) -> str:
     seed = f",\n# split with seed {draft.seed}" if draft.split else ""
     about_sets = (" Replace a set by your own if you have one." if len(draft.split) == 2 else
                   f" `{draft.split[0]}` was split off." if draft.split else "")
+    about_limit = "  # Only `limit` sentences are translated, so that all fits into the time.\n" if limits else ""
     sections = "".join(f"  {section}:\n{''.join(lines)}" for section, lines in (
         ("cleaning", settings.cleaning), ("augmentation", settings.augmentation)) if lines)
     return f"""\
@@ -483,6 +497,7 @@ data:
   train: [{files["train"]}]  # {pairs["train"]:,} pairs
   # No sentence of these sets occurs in the training text.{about_sets}
   valid: {files["valid"]}  # {pairs["valid"]:,} pairs
+{about_limit}\
   test: {{{tests}}}  # {", ".join(f"{count:,}" for one, count in pairs.items() if one not in ("train", "valid"))} pairs
 {sections}\
 # The size of the vocabulary follows from the amount of text.

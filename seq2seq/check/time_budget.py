@@ -9,10 +9,10 @@ from seq2seq.check.warnings import MIN_CONSISTENCY_EPOCHS
 
 START_SECONDS = 6.0
 """Time from the command until the training reads its text: import of PyTorch and of other packages."""
-VALIDATION_SHARE = 0.15
-"""Maximum share of the time for validations during the training."""
+VALIDATION_SHARE, TEST_SHARE = 0.15, 0.1
+"""Maximum shares of the time for validations during the training, and for the test at its end."""
 MAX_VALIDATIONS, MIN_VALIDATIONS, MIN_SENTENCES = 20, 3, 100
-"""Numbers of validations, and minimum number of sentences that a validation translates."""
+"""Numbers of validations, and minimum number of sentences that a validation or a test translates."""
 LOSS_SHARE = 0.35
 """Time of the validation loss of some tokens, relative to a training step with them: a step also goes back."""
 INT8_SHARE = 0.5
@@ -29,7 +29,8 @@ class Speed:
     """Measured times in seconds, and what a training with them has to do.
 
     preparation: tokenizer and text. step: a training step. sentence: translation of a sentence. loss: validation loss.
-    valid, test: number of validation sentences that are translated (at most), and of test sentences.
+    valid, test: number of validation sentences that are translated (at most), and of test sentences. given_test: True
+    if the user gave the test sets, all of whose sentences count for a comparison.
     """
 
     preparation: float
@@ -38,11 +39,13 @@ class Speed:
     loss: float
     valid: int
     test: int
+    given_test: bool = False
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Plan of a training. epochs: number of epochs of the steps. seconds: estimated time."""
+    """Plan of a training. epochs: number of epochs of the steps. seconds: estimated time. test_sentences: number of
+    sentences of the test set that are translated."""
 
     size: str
     consistency: float
@@ -50,6 +53,7 @@ class Plan:
     epochs: float
     validations: int
     valid_sentences: int
+    test_sentences: int
     seconds: float
 
 
@@ -66,7 +70,10 @@ class Candidate:
     def plan(self, seconds: float) -> Plan | None:
         """Return the plan of a training that takes at most this time; None if it is too short for any step."""
         speed = self.speed
-        fixed = START_SECONDS + speed.preparation + speed.test * speed.sentence
+        tests = speed.test
+        while not speed.given_test and tests > MIN_SENTENCES and tests * speed.sentence > TEST_SHARE * seconds:
+            tests = max(MIN_SENTENCES, tests // 2)
+        fixed = START_SECONDS + speed.preparation + tests * speed.sentence
         sentences = speed.valid
         while sentences > MIN_SENTENCES and MIN_VALIDATIONS * self._validation(sentences) > VALIDATION_SHARE * seconds:
             sentences = max(MIN_SENTENCES, sentences // 2)
@@ -77,7 +84,7 @@ class Candidate:
         if steps < MIN_VALIDATIONS:
             return None
         return Plan(self.size, self.consistency, steps, steps / self.steps_per_epoch, count, sentences,
-                    fixed + count * validation + steps * speed.step)
+                    tests, fixed + count * validation + steps * speed.step)
 
     def _validation(self, sentences: int) -> float:
         return self.speed.loss + sentences * self.speed.sentence
@@ -100,6 +107,16 @@ def best_plan(candidates: Iterator[Candidate], seconds: float) -> tuple[Plan | N
         if found and candidate.is_enough(found):
             break
     return plan, tried
+
+
+def shortest(tried: Sequence[Candidate]) -> str:
+    """Return a line that says the shortest time for which one of the candidates has enough steps."""
+    for minutes in (minutes for power in range(6) for minutes in (10**power, 2 * 10**power, 3 * 10**power,
+                                                                   5 * 10**power)):
+        plan, used = best_plan(iter(tried), 60 * minutes)
+        if plan is not None and used[-1].is_enough(plan):
+            return f"the shortest time that is worth anything for this text: {minutes:,} minutes ({describe(plan)})"
+    return ""
 
 
 def with_more_time(tried: Sequence[Candidate], chosen: Plan, minutes: float) -> list[str]:

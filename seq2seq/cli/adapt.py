@@ -14,6 +14,7 @@ from seq2seq.cli.common import with_flags
 
 EXAMPLES = ("seq2seq adapt runs/de_en memory.tmx --output runs/de_en_medicine",
             "seq2seq adapt runs/en_de ui/*.po manuals.en manuals.de --output runs/en_de_ui --general news.tsv",
+            "seq2seq adapt nllb-en clinic.tsv --target-language sw --general news.tsv --output nllb-en-sw",
             "Run the same command again to resume an adaptation that was stopped.")
 
 
@@ -30,6 +31,10 @@ def adapt(
     allow_loss: Annotated[float, typer.Option(
         metavar="X", min=0, help="Maximum loss on general text, in points of BLEU.")] = 0.5,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the training and of the text split.")] = 1,
+    source_language: Annotated[str | None, typer.Option(
+        metavar="CODE", help="Language to translate from, if the model has several directions.",
+        show_default="the recipe's")] = None,
+    target_language: options.TargetLanguage = None,
     settings: options.Overrides = None,
     device: options.TrainingDevice = None,
     precision: options.TrainingPrecisionOption = None,
@@ -48,7 +53,8 @@ def adapt(
 
     found = adaptation.adapt(model, text, output, allow_loss=allow_loss, seed=seed, general=general or (),
                              settings=with_flags(settings, device=device, precision=precision,
-                                                                  threads=threads), card=bundle_card)
+                                                                  threads=threads), card=bundle_card,
+                             source_language=source_language, target_language=target_language)
     typer.echo(adaptation.as_text(found.table, found.metric, found.validated))
     typer.echo(f"chosen share: {found.chosen.share}\n\n{found.metric} on test text   before   after")
     for name, test in found.tests.items():

@@ -2,27 +2,47 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import seq2seq.cli.options as options
-from seq2seq.cli.common import load_translator, print_json, print_table, require_code, require_one_standard_input
-from seq2seq.errors import UserError
+from seq2seq import console
+from seq2seq.cli.common import (
+    load_translator,
+    print_json,
+    print_table,
+    refuse_without_effect,
+    require_code,
+    require_one_standard_input,
+    require_run_directory,
+)
+from seq2seq.errors import OptionError, UserError
 from seq2seq.files import STANDARD_INPUT
 
+if TYPE_CHECKING:
+    from seq2seq.evaluation.group_report import GroupReport
+    from seq2seq.evaluation.significance import Comparisons
+    from seq2seq.training.planned_runs import PlannedRun
+
 EXAMPLES = ("seq2seq compare runs/larger runs/baseline",
+            "seq2seq compare recipe.yaml --set model.score=dot,additive --seeds 3",
+            "seq2seq compare baseline.yaml larger.yaml --seeds 3 --output comparison.html",
+            "seq2seq compare runs/larger_* runs/baseline_*    # several seeds of each",
             "seq2seq compare model other_model --source test.de --reference test.en",
-            "seq2seq compare ours.en theirs.en model --source test.de --reference test.en --metric bleu",
-            "seq2seq compare runs/larger_* runs/baseline_*    # several seeds of each")
+            "seq2seq compare ours.en theirs.en model --source test.de --reference test.en --metric bleu")
+RECIPES = (".yaml", ".yml")
+OUTPUTS = (".html", ".htm", ".md")
 
 
 def compare(
     systems: Annotated[list[Path], typer.Argument(
-        metavar="SYSTEM", help="Two or more runs, bundles, or files of translations; - is standard input. The first is "
-        "compared with each of the others.", show_default=False)],
+        metavar="SYSTEM", help="Runs, bundles, or files of translations (- is standard input); or recipes, which are "
+        "trained. The first is compared with each of the others.", show_default=False)],
     source: options.Source = None,
     reference: options.References = None,
     metric: Annotated[list[options.PairedMetric] | None, typer.Option(
@@ -33,6 +53,21 @@ def compare(
     language: options.Language = None,
     recipe: options.TestRecipe = None,
     tag: options.LineTag = None,
+    settings: Annotated[list[str] | None, typer.Option(
+        "--set", metavar="KEY=VALUE,…", show_default=False, rich_help_panel=options.TRAINED,
+        help="Values of a key of the recipes, such as model.score=dot,additive; each is trained. Can be repeated: all "
+        "combinations are trained.")] = None,
+    seeds: Annotated[int, typer.Option(
+        metavar="N", min=1, max=100, rich_help_panel=options.TRAINED,
+        help="Number of seeds with which each recipe is trained.")] = 1,
+    run_dir: Annotated[Path | None, typer.Option(
+        metavar="DIR", rich_help_panel=options.TRAINED, show_default="runs/compare_NAME",
+        help="Directory of the runs. The same command resumes those that were stopped, and trains what is missing.",
+    )] = None,
+    output: Annotated[Path | None, typer.Option(
+        "--output", "-o", metavar="FILE", rich_help_panel=options.FORMAT, show_default=False,
+        help="Also write the comparison of several seeds as Markdown (.md), or as a page with learning curves "
+        "(.html).")] = None,
     format: options.ReportFormat = options.TextOrJson.text,
     device: options.Device = "auto",
     precision: options.PrecisionOption = options.Precision.reference,
@@ -43,35 +78,109 @@ def compare(
     Without --reference, the models translate the test sets in the recipe of the first of them; a file has translations
     of the only test set.
 
-    The test covers the choice of sentences, not the chance of training. To compare recipes, train each of them with
-    several seeds, and name all runs: of runs whose recipes differ only in the seed, the mean and the standard deviation
-    of the scores are reported, too.
+    The test of two systems covers the choice of sentences, not the chance of training. To compare recipes, name the
+    recipes and a number of seeds, or runs of several seeds: models whose recipes differ only in the seed are one group,
+    and the test covers the seeds, too. Each seed of each recipe becomes an ordinary run.
     """
     require_code("--target-language", language)
-    if len(systems) < 2:
-        raise UserError(f"{systems[0]} is compared with nothing. Name two systems or more; to score one, use seq2seq "
-                        "evaluate.")
+    if output is not None and output.suffix not in OUTPUTS:
+        raise OptionError(f"--output {output}: the name must end in .html or .md.")
+    recipes = [path for path in systems if path.suffix in RECIPES]
+    if not recipes:
+        refuse_without_effect("no system is a recipe.", set=settings, run_dir=run_dir,
+                              seeds=None if seeds == 1 else seeds)
     require_one_standard_input([*systems, *(path for path in (source, *(reference or ())) if path)])
+    planned = _plan(recipes, settings or [], seeds, run_dir)
+    if len(systems) - len(recipes) + len({run.group for run in planned}) < 2:
+        raise UserError(f"{systems[0]} is compared with nothing. Name two systems or more, or several values of a key "
+                        "of a recipe with --set; to score one system, use seq2seq evaluate.")
+    given = [STANDARD_INPUT if str(path) == "-" else path for path in systems if path.suffix not in RECIPES]
+    groups = _groups(planned, given)
+    with_seeds = bool(planned) or max(map(len, groups.values())) > 1
+    if with_seeds:
+        refuse_without_effect("several seeds are compared by a test of their own.",
+                              paired=None if paired is options.Paired.bootstrap else paired)
+    else:
+        refuse_without_effect("no recipe has several seeds.", output=output)
+    if planned:
+        from seq2seq.training.planned_runs import train_planned
+
+        train_planned(planned)
     from seq2seq.evaluation.recipe_tests import read_tests
     from seq2seq.evaluation.scores import METRICS
-    from seq2seq.evaluation.significance import comparison_to_dict, format_comparison
-    from seq2seq.evaluation.system_comparison import compare_systems, format_seeds, scores_of_seeds
+    from seq2seq.evaluation.system_comparison import compare_systems, translate_tests
     from seq2seq.recipe import load_recipe
 
-    systems = [STANDARD_INPUT if str(path) == "-" else path for path in (systems[0], *dict.fromkeys(systems[1:]))]
-    tests = read_tests(systems, source, reference or [], language, None if recipe is None else load_recipe(recipe))
+    paths = [*(run.run for run in planned), *given[:1], *dict.fromkeys(given[1:])]
+    tests = read_tests(paths, source, reference or [], language, None if recipe is None else load_recipe(recipe))
     load = partial(load_translator, device=device, precision=precision, threads=threads, target_language=language,
                    tag=tag)
-    by_test = compare_systems(systems, tests, load, metrics=[one.value for one in metric] if metric else METRICS,
-                              test=paired.value, samples=samples or 0)
+    translated = translate_tests(paths, tests, load)
+    metrics = [one.value for one in metric] if metric else METRICS
+    if with_seeds:
+        from seq2seq.evaluation.group_report import report_groups
+
+        by_path = {system.path: system for system in translated}
+        by_group = {name: {seed: by_path[path] for seed, path in members.items()} for name, members in groups.items()}
+        _print_groups(report_groups(by_group, tests, metrics, samples or 0), planned, output, format)
+        return
+    _print_pairs(compare_systems(translated, tests, metrics=metrics, test=paired.value, samples=samples or 0),
+                 str(paths[0]), reference is None, format)
+
+
+def _plan(recipes: Sequence[Path], settings: Sequence[str], seeds: int, run_dir: Path | None) -> list[PlannedRun]:
+    """Return the runs of the recipes."""
+    if not recipes:
+        return []
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        raise UserError("compare trains one run after another in a single process. Train the runs with torchrun and "
+                        "seq2seq train, and name them.")
+    from seq2seq.training.planned_runs import plan_runs
+
+    return plan_runs(recipes, settings, seeds, run_dir and require_run_directory(run_dir))
+
+
+def _groups(planned: Sequence[PlannedRun], given: Sequence[Path]) -> dict[str, dict[int, Path]]:
+    """Return the systems by name and seed: the groups of planned runs, then models whose recipes differ only in the
+    seed, by the path of the first, and files."""
+    from seq2seq.evaluation.system_comparison import groups_by_recipe
+
+    found: dict[str, dict[int, Path]] = {}
+    for run in planned:
+        found.setdefault(run.group, {})[run.recipe.seed] = run.run
+    return found | {str(next(iter(members.values()))): members for members in groups_by_recipe(given)}
+
+
+def _print_groups(report: GroupReport, planned: Sequence[PlannedRun], output: Path | None,
+                  format: options.TextOrJson) -> None:
+    """Print the comparison of groups, and write it into `output`, or of planned runs, beside the runs."""
+    from seq2seq.translation.text_io import writing
+
+    outputs = [] if output is None else [output]
+    if planned and output is None:
+        outputs = [planned[0].run.parent / name for name in ("comparison.md", "comparison.html")]
+    for path in outputs:
+        with writing(path) as file:
+            file.write(report.markdown() if path.suffix == ".md" else report.page())
+        console.print_message(f"{path} has the comparison")
+    if format is options.TextOrJson.json:
+        print_json(report.to_dict())
+    else:
+        print_table(report.text())
+
+
+def _print_pairs(by_test: Mapping[str, Mapping[str, Comparisons]], first: str, with_names: bool,
+                 format: options.TextOrJson) -> None:
+    """Print the comparisons of the first system with each of the others. with_names: print the names of the test sets,
+    which a recipe has given."""
+    from seq2seq.evaluation.significance import comparison_to_dict, format_comparison
+
     values: dict[str, Any] = {}
     for name, comparisons in by_test.items():
-        seeds = scores_of_seeds(systems, comparisons)
         found = {other: comparison_to_dict(one) for other, one in comparisons.items()}
-        values[name] = (found if len(found) > 1 else next(iter(found.values()))) | ({"seeds": seeds} if seeds else {})
+        values[name] = found if len(found) > 1 else next(iter(found.values()))
         if format is options.TextOrJson.text:
-            tables = [format_comparison(one, str(systems[0]), other) for other, one in comparisons.items()]
-            text = "\n\n".join([*tables, format_seeds(seeds)]).rstrip()
-            print_table(text if reference else f"{name}\n{text}")
+            text = "\n\n".join(format_comparison(one, first, other) for other, one in comparisons.items())
+            print_table(f"{name}\n{text}" if with_names else text)
     if format is options.TextOrJson.json:
-        print_json(values[tests[0].name] if reference else values)
+        print_json(values if with_names else next(iter(values.values())))

@@ -48,8 +48,9 @@ def evaluate(
     reference: options.References = None,
     metric: Annotated[list[options.Metric] | None, typer.Option(
         metavar="METRIC", help="Metric to compute: bleu, chrf, ter, exact (percentage of lines that equal their "
-        "reference), or the perplexity of a model on the references: perplexity (per piece), word_perplexity, "
-        "character_perplexity. Can be repeated.",
+        "reference), tokenized_bleu (Moses' tokeniser, compounds split, as in papers about WMT14), or the perplexity "
+        "of a model on the references: perplexity (per piece), word_perplexity, character_perplexity. Can be repeated.",
+
         show_default="bleu, chrf and ter; of a language model, the perplexities; on test sets of a recipe, its metrics",
     )] = None,
     glossary: Annotated[Path | None, typer.Option(

@@ -36,7 +36,8 @@ def import_(
     output: Annotated[Path, typer.Option(
         "--output", "-o", metavar="DIR", help="New directory for the imported model (a bundle).", show_default=False)],
     format: Annotated[Format, typer.Option(
-        "--from", help="Format of the model. huggingface: a model of transformers: OPUS-MT, M2M-100 or NLLB-200.",
+        "--from", help="Format of the model. huggingface: a model of transformers: OPUS-MT, M2M-100, NLLB-200, "
+        "mBART-50, T5, mT5 or MADLAD-400.",
         )] = Format.huggingface,
     source_language: Annotated[str | None, typer.Option(
         metavar="CODE", help="Source language.", show_default="from the model's files or name")] = None,

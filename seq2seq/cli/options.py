@@ -71,6 +71,7 @@ class Metric(StrEnum):
     chrf = "chrf"
     ter = "ter"
     exact = "exact"
+    tokenized_bleu = "tokenized_bleu"
     perplexity = "perplexity"
     word_perplexity = "word_perplexity"
     character_perplexity = "character_perplexity"
@@ -84,7 +85,7 @@ class Paired(StrEnum):
 
 
 SEARCH, MACHINE, FORMAT = "Search", "Machine", "Output"
-CONSTRAINTS, SAMPLING, MODELS = "Constraints", "Sampling", "Several models"
+CONSTRAINTS, SAMPLING, MODELS, TRAINED = "Constraints", "Sampling", "Several models", "Recipes that are trained"
 RecipeFile = Annotated[Path, typer.Argument(
     metavar="RECIPE", show_default=False,
     help="A recipe in YAML. Its key model.base names a model size "

@@ -18,7 +18,7 @@ from seq2seq.evaluation.recipe_tests import recipe_with_tests
 from seq2seq.evaluation.scores import TITLES
 from seq2seq.evaluation.significance import Comparison, compare, signed
 from seq2seq.recipe import DecodingSection, Recipe, decoding_with
-from seq2seq.recipe.yaml_document import read_yaml
+from seq2seq.recipe.yaml_document import listed_values
 from seq2seq.tokenizers.source import Source
 from seq2seq.translation.translator import Translator
 
@@ -62,16 +62,7 @@ def combinations(settings: Sequence[str], present: DecodingSection) -> list[dict
 
     settings: keys and values, such as length_penalty=0.6,1.0.
     """
-    values: dict[str, list[Any]] = {}
-    for setting in settings:
-        key, _, written = setting.partition("=")
-        listed = read_yaml(f"[{written}]", setting)
-        if not key or not written.strip() or listed.diagnostics or not isinstance(listed.value, list):
-            raise OptionError(f"{setting}: expected a key of the section decoding and values with commas between them, "
-                              "such as length_penalty=0.6,1.0,1.4.")
-        if key in values:
-            raise OptionError(f"{setting}: {key} is given twice. Write all its values in one list.")
-        values[key] = listed.value
+    values = listed_values(settings, "length_penalty=0.6,1.0,1.4")
     found: list[tuple[DecodingSection, dict[str, Any]]] = []
     for combination in itertools.product(*values.values()):
         options = dict(zip(values, combination, strict=True))

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Point = tuple[int, float]
+Records = Sequence[Mapping[str, Any]]
 
 CURVES = "curves.svg"
 
@@ -106,11 +107,12 @@ def learning_curves(records: Iterable[Mapping[str, Any]], title: str, metric: st
     return _picture([panel for panel in _panels(list(records), metric, smoothed) if panel.curves], title=title)
 
 
-def compared_curves(runs: Mapping[str, Sequence[Mapping[str, Any]]], title: str, metric: str, smoothed: bool) -> str:
-    """Draw the curves of several runs in the same panels, one colour for each run.
+def compared_curves(runs: Mapping[str, Sequence[Records]], title: str, metric: str, smoothed: bool) -> str:
+    """Draw the curves of several runs in the same panels, one colour for each name.
 
     Args:
-        runs: records of metrics.jsonl, by the name of the run. title, metric, smoothed: see `learning_curves`.
+        runs: records of metrics.jsonl by the name of the run; for a name of several runs, those of each of them.
+        title, metric, smoothed: see `learning_curves`.
     Returns:
         The SVG document.
     """
@@ -133,7 +135,7 @@ def plot_curves(*runs: str | Path) -> Figure:
              for path, run in zip(paths, runs, strict=True)]
     metric, smoothed = sections[0].best_metric, any(section.label_smoothing > 0 for section in sections)
     panels = [panel for panel in _panels(records[0], metric, smoothed) if panel.curves] if len(runs) == 1 else \
-        _compared_panels(dict(zip(names, records, strict=True)), metric, smoothed)[0]
+        _compared_panels({name: [log] for name, log in zip(names, records, strict=True)}, metric, smoothed)[0]
     if not panels:
         raise CheckpointError(f"{runs[0]}: nothing has been logged yet. Try again after training.log_every steps.")
     colours = dict(zip(("training", "validation", "average"), LIGHT[3:], strict=True)) | {
@@ -193,14 +195,14 @@ def as_png(figure: Figure, dpi: int) -> bytes:
     return png.getvalue()
 
 
-def _compared_panels(runs: Mapping[str, Sequence[Mapping[str, Any]]], metric: str, smoothed: bool
+def _compared_panels(runs: Mapping[str, Sequence[Records]], metric: str, smoothed: bool
                      ) -> tuple[list[Panel], list[tuple[str, str]]]:
-    """Return the panels that compare several runs, and the name and the kind of the curves of each run."""
+    """Return the panels that compare several runs, and the name and the kind of their curves."""
     panels: dict[str, list[Curve]] = {}
     kinds = [f"system{number % len(SYSTEMS)}{' dashed' if number >= len(SYSTEMS) else ''}"
              for number in range(len(runs))]
-    for kind, (run, records) in zip(kinds, runs.items(), strict=True):
-        for panel in _panels(list(records), metric, smoothed):
+    for kind, (run, logs) in zip(kinds, runs.items(), strict=True):
+        for panel in (panel for records in logs for panel in _panels(list(records), metric, smoothed)):
             for curve in panel.curves:
                 # Loss and score have several curves for each run. Each kind of curve gets a panel that all runs share.
                 name = panel.name if panel.name in (RATE, SPEED) else f"{panel.name.split(':')[0]}, {curve.name}"

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import html
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from operator import attrgetter
 from typing import Any
 
-from seq2seq import __version__
-from seq2seq.console import escape_control_characters
 from seq2seq.errors import CheckpointError, CorpusError
 from seq2seq.evaluation import error_analysis
 from seq2seq.evaluation.calibration import reliability
 from seq2seq.evaluation.learning_curves import compared_curves, learning_curves
+from seq2seq.evaluation.pages import escaped, filled_page, page_table
 from seq2seq.evaluation.recipe_tests import TestSet
 from seq2seq.evaluation.scores import TITLES
 from seq2seq.evaluation.significance import Comparison, compare, signed
@@ -35,8 +31,9 @@ SETTINGS_IN_SHORT = ("model.type", "model.d_model", "model.encoder_layers", "mod
                      "decoding.length_penalty")
 """Keys whose values describe a single system."""
 _SENTENCES = """
-<p class="note">In the translations, words that the reference lacks are marked. In the reference, words that the first
-translation lacks are marked. chrF is computed for each sentence.</p>
+<p class="note">In a translation, <ins>words like this</ins> are not in the reference; they can still be right. In the
+reference, <del>words like this</del> are missing in the first translation. chrF (0 to 100) is that of the sentence
+alone; "expected" is the chrF that the model's own confidence predicts, with its standard deviation.</p>
 <div id="controls">
 <label>test set<select id="test"></select></label>
 <label>order<select id="order"></select></label>
@@ -47,7 +44,24 @@ translation lacks are marked. chrF is computed for each sentence.</p>
 </div>
 <div class="wide" tabindex="0" role="region" aria-label="sentences"><table id="list"></table></div>"""
 
-Row = Sequence[str]
+NOTES = {
+    "Groups of sentences":
+        "Mean chrF of the sentences of each group: a system can be better on short ones and worse on long ones.",
+    "Faults, numbers and terms":
+        "Sentences in which a check without a reference finds a fault. Loop: words repeat that the source does not "
+        "repeat. Too short, too long: the length is implausible for the source. Copied: a part is not translated. Lost "
+        "URL, lost number: missing or changed.",
+    "Unusual text":
+        "BLEU if the sources are changed as users write them, against the same references.",
+    "Confidence":
+        "A model is well calibrated if both bars of a row are equally long.",
+    "n-grams":
+        "Sequences of words whose counts in the translations and in the references differ most.",
+    "Speed and size":
+        "Speeds depend on the machine and on what else it did; compare those of one report only.",
+    "Data and cleaning":
+        "Pairs of the training text, and how many of them each rule of data.cleaning dropped."}
+"""Explanations of sections by title."""
 Columns = Callable[[Sequence[str], Sequence[str]], Mapping[str, str]]
 """Function that takes the sources and a system's translations of a test set, and returns further cells of the table of
 faults, by the titles of their columns. The titles depend only on the sources."""
@@ -86,16 +100,18 @@ def page(systems: Sequence[System], tests: Sequence[TestSet], *, frequencies: Ma
                  ("Speed and size", _speed(systems, tests)), ("Data and cleaning", _data(systems)),
                  _settings(systems), ("Files", _hashes(systems))]
     names = [system.name for system in systems]
-    body = [f'<section id="s{number}"><h2>{_escaped(title)}</h2>{"".join(parts)}</section>'
+    body = [f'<section id="s{number}"><h2>{escaped(title)}</h2>{_note(title)}{"".join(parts)}</section>'
             for number, (title, parts) in enumerate(sections) if parts]
-    contents = [f'<a href="#s{number}">{_escaped(title)}</a>' for number, (title, parts) in enumerate(sections)
+    contents = [f'<a href="#s{number}">{escaped(title)}</a>' for number, (title, parts) in enumerate(sections)
                 if parts]
     values = {"systems": names, "tests": [_sentences(test, systems, by_test[test.name]) for test in tests]}
-    fields = {"title": _escaped(", ".join(names)), "contents": " ".join(contents), "body": "\n".join(body),
-              "version": __version__, "data": _json(values)}
-    template = files("seq2seq.evaluation").joinpath("report_page.html").read_text(encoding="utf-8")
-    # All fields are replaced in one pass, so that {{data}} in the text of a sentence stays as it is.
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: fields[match[1]], template)
+    return filled_page("report_page.html", title=escaped(", ".join(names)), contents=" ".join(contents),
+                       body="\n".join(body), data=_json(values))
+
+
+def _note(title: str) -> str:
+    """Return the explanation of a section as HTML."""
+    return f'<p class="note">{escaped(NOTES[title])}</p>' if title in NOTES else ""
 
 
 def _lines_of(test: TestSet, systems: Sequence[System]) -> Lines:
@@ -120,40 +136,46 @@ def _lines_of(test: TestSet, systems: Sequence[System]) -> Lines:
 
 def _scores(test: TestSet, systems: Sequence[System], others: Mapping[str, Sequence[Sequence[float]]]) -> list[str]:
     language, rows, signatures = test.languages[1], [], {}
+    first = systems[0]
     for number, system in enumerate(systems):
-        translations, row = system.translations[test.name], [system.name]
+        translations = system.translations[test.name]
+        row = [system.name, f"{system.precision} on {system.device}" if system.precision else "not known (a file)"]
         found = error_analysis.scores_with_intervals(translations, test.references, language, METRICS)
+        differences_to_first = _differences(system, first, test) if number else dict.fromkeys(METRICS, "")
         for metric, score in found.items():
-            row.append(f"{score.value:.2f} (95\N{NO-BREAK SPACE}%:\N{NO-BREAK SPACE}{score.mean:.2f}\N{NO-BREAK SPACE}±"
-                       f"\N{NO-BREAK SPACE}{score.half:.2f})")
+            row.append(f"{score.value:.2f} ± {score.half:.2f}")
             signatures[metric] = score.signature
+            row += [differences_to_first[metric]] * (len(systems) > 1)
         row += [f"{sum(values[number]) / len(values[number]):.4f}" for values in others.values()]
-        if number:
-            row.append(_compared(system, systems[0], test))
-        elif len(systems) > 1:
-            row.append("the system that the others are compared with")
         rows.append(row)
-    header = ["system", *(TITLES[metric] for metric in METRICS), *others,
-              *([f"difference to {systems[0].name}"] if len(systems) > 1 else [])]
-    note = "; ".join(f"{TITLES[metric]} {signature}" for metric, signature in signatures.items())
-    return [_heading(test, len(test.references)), _table(header, rows),
-            f"<p class=note>{_escaped(note)}. Intervals: bootstrap of {error_analysis.RESAMPLED:,} test sets"
-            + ("; p: paired bootstrap (Koehn 2004)" if len(systems) > 1 else "") + ".</p>"]
+    header = ["system", "precision"]
+    for metric in METRICS:
+        header += [TITLES[metric], *([f"{TITLES[metric]}: difference"] if len(systems) > 1 else [])]
+    explained = ["BLEU and chrF: higher is better; TER: lower is better."]
+    if len(systems) > 1:
+        explained.append(f"Differences are to {first.name}. p (paired bootstrap, Koehn 2004) is the probability of a "
+                         "difference of this size if the systems were equally good: below 0.05, it is called "
+                         "significant. It covers the choice of sentences, not the chance of training.")
+    explained.append(f"±: 95 % interval, from a bootstrap of {error_analysis.RESAMPLED:,} test sets. Signatures: "
+                     + "; ".join(f"{TITLES[metric]} {signature}" for metric, signature in signatures.items()) + ".")
+    return [_heading(test, len(test.references)), page_table([*header, *others], rows),
+            *(f'<p class="note">{escaped(text)}</p>' for text in explained)]
 
 
-def _compared(system: System, first: System, test: TestSet) -> str:
+def _differences(system: System, first: System, test: TestSet) -> dict[str, str]:
+    """Return the difference of a system to the first, and its significance, as text for each metric."""
     try:
         found = compare(system.translations[test.name], first.translations[test.name], [test.references],
-                        test.languages[1], ("bleu", "chrf"), names=[system.name, first.name, test.name])
+                        test.languages[1], METRICS, names=[system.name, first.name, test.name])
     except CorpusError as error:                                                # a system has no text at all
-        return str(error)
-    return "; ".join(_verdict(TITLES[metric], one) for metric, one in found.items())
+        return dict.fromkeys(METRICS, str(error))
+    return {metric: _verdict(one) for metric, one in found.items()}
 
 
-def _verdict(title: str, found: Comparison) -> str:
+def _verdict(found: Comparison) -> str:
     if found.p_value is None:
-        return f"{title} {signed(found.difference)} (too few lines differ for a test)"
-    return f"{title} {signed(found.difference)} (p = {found.p_value:.3f}{', significant' * found.significant})"
+        return f"{signed(found.difference)} (too few lines differ for a test)"
+    return f"{signed(found.difference)} (p = {found.p_value:.3f}{', significant' * found.significant})"
 
 
 def _curves(systems: Sequence[System]) -> list[str]:
@@ -173,7 +195,7 @@ def _curves(systems: Sequence[System]) -> list[str]:
     metric, smoothed = sections[0].best_metric, any(section.label_smoothing > 0 for section in sections)
     name, records = next(iter(runs.items()))
     picture = learning_curves(records, name, metric, smoothed) if len(runs) == 1 else compared_curves(
-        runs, f"{len(runs)} runs", metric, smoothed)
+        {run: [log] for run, log in runs.items()}, f"{len(runs)} runs", metric, smoothed)
     return [f"<figure>{picture}</figure>"]
 
 
@@ -185,7 +207,7 @@ def _groups(test: TestSet, systems: Sequence[System], lines: Lines, frequencies:
         rows = [[group.name, f"{len(group.sentences):,}",
                  *(_bar(sum(chrf[index] for index in group.sentences) / len(group.sentences)) for chrf in lines.chrf)]
                 for group in groups]
-        parts.append(_table([title, "sentences", *(f"{system.name}: mean chrF" for system in systems)], rows,
+        parts.append(page_table([title, "sentences", *(f"{system.name}: mean chrF" for system in systems)], rows,
                             raw_from=2))
     return parts
 
@@ -199,7 +221,7 @@ def _faults(test: TestSet, systems: Sequence[System], lines: Lines, columns: Col
         others = columns(test.texts, system.translations[test.name]) if columns else {}
         counts = [sum(name in line for line in by_line) for name in FAULTS]
         rows.append([system.name, *(f"{count:,}" for count in counts), *others.values()])
-    return [_heading(test), _table(["system", *(name.replace("_", " ") for name in FAULTS), *others], rows)]
+    return [_heading(test), page_table(["system", *(name.replace("_", " ") for name in FAULTS), *others], rows)]
 
 
 def _robustness(test: TestSet, systems: Sequence[System]) -> list[str]:
@@ -208,7 +230,7 @@ def _robustness(test: TestSet, systems: Sequence[System]) -> list[str]:
         return []
     names = list(measured[0].slices[test.name])
     rows = [[system.name, *(f"{system.slices[test.name][name]:.2f}" for name in names)] for system in measured]
-    return [_heading(test), _table(["system (BLEU)", *(name.replace("_", " ") for name in names)], rows)]
+    return [_heading(test), page_table(["system (BLEU)", *(name.replace("_", " ") for name in names)], rows)]
 
 
 def _calibration(test: TestSet, systems: Sequence[System], lines: Lines) -> list[str]:
@@ -220,10 +242,10 @@ def _calibration(test: TestSet, systems: Sequence[System], lines: Lines) -> list
         found = reliability(system.calibration, [system.confidences[test.name][index] for index in texts],
                             [chrf[index] for index in texts])
         rows = [[f"{number:,}", _bar(expected), _bar(actual)] for number, expected, actual in found.rows]
-        parts += [f"<h3>{_escaped(f'{system.name}, {test.name}')}</h3>"
+        parts += [f"<h3>{escaped(f'{system.name}, {test.name}')}</h3>"
                   f"<p>Mean difference between expected and actual chrF: {found.error:.1f}. The expected chrF of a "
                   "translation is a function of its mean log-probability, fitted on the validation set.</p>",
-                  _table(["sentences", "expected chrF", "actual chrF"], rows, raw_from=1)]
+                  page_table(["sentences", "expected chrF", "actual chrF"], rows, raw_from=1)]
     return parts
 
 
@@ -232,7 +254,7 @@ def _ngrams(test: TestSet, systems: Sequence[System]) -> list[str]:
     for system in systems:
         sides = error_analysis.ngram_differences(system.translations[test.name], test.references, test.languages[1])
         parts.append('<div class="pair">' + "".join(
-            _table([f"{system.name}: {title}", "translations", "references"],
+            page_table([f"{system.name}: {title}", "translations", "references"],
                    [[ngram, f"{ours:,}", f"{theirs:,}"] for ngram, ours, theirs in side])
             for title, side in zip(("too often", "too rarely"), sides, strict=True)) + "</div>")
     return parts
@@ -251,7 +273,7 @@ def _speed(systems: Sequence[System], tests: Sequence[TestSet]) -> list[str]:
                      _memory(system.peak_megabytes)])
     header = ["system", "sentences/s in this report", "precision", "parameters", "MB on disk",
               "MB of memory besides the weights"]
-    return [_table(header, rows)] if rows else []
+    return [page_table(header, rows)] if rows else []
 
 
 def _memory(megabytes: float) -> str:
@@ -271,7 +293,7 @@ def _data(systems: Sequence[System]) -> list[str]:
         except (AttributeError, KeyError, TypeError, ValueError) as error:      # another person's metadata
             raise CheckpointError(f"{system.path}: the counts of the corpora in its metadata.json have an unexpected "
                                   f"form ({type(error).__name__}: {error}).") from error
-    return [_table(["system", "corpus", "pairs", "kept", "dropped in cleaning"], rows)] if rows else []
+    return [page_table(["system", "corpus", "pairs", "kept", "dropped in cleaning"], rows)] if rows else []
 
 
 def _settings(systems: Sequence[System]) -> tuple[str, list[str]]:
@@ -279,7 +301,7 @@ def _settings(systems: Sequence[System]) -> tuple[str, list[str]]:
     models = [system for system in systems if system.recipe is not None]
     if len(models) < 2:
         rows = [[key, _value(attrgetter(key)(model.recipe))] for model in models for key in SETTINGS_IN_SHORT]
-        return "Settings", [_table(["key", models[0].name], rows)] if rows else []
+        return "Settings", [page_table(["key", models[0].name], rows)] if rows else []
     first = models[0]
     changed: dict[str, list[str]] = {}
     for number, system in enumerate(models[1:], 1):
@@ -290,7 +312,7 @@ def _settings(systems: Sequence[System]) -> tuple[str, list[str]]:
             row = changed.setdefault(one.key, [_value(one.old)] * len(models))
             row[number] = _value(one.new)
     rows = [[key, *values] for key, values in changed.items()]
-    return "Settings that differ", [_table(["key", *(system.name for system in models)], rows) if rows else
+    return "Settings that differ", [page_table(["key", *(system.name for system in models)], rows) if rows else
                                     "<p>No setting differs.</p>"]
 
 
@@ -300,7 +322,7 @@ def _value(value: Any) -> str:
 
 def _hashes(systems: Sequence[System]) -> list[str]:
     rows = [[system.name, name, value] for system in systems for name, value in system.hashes.items()]
-    return [_table(["system", "file", "SHA-256"], rows)] if rows else []
+    return [page_table(["system", "file", "SHA-256"], rows)] if rows else []
 
 
 def _sentences(test: TestSet, systems: Sequence[System], lines: Lines) -> dict[str, Any]:
@@ -316,25 +338,11 @@ def _sentences(test: TestSet, systems: Sequence[System], lines: Lines) -> dict[s
 
 
 def _heading(test: TestSet, lines: int | None = None) -> str:
-    return f"<h3>{_escaped(test.name)}{'' if lines is None else f': {lines:,} sentences'}</h3>"
-
-
-def _table(header: Row, rows: Sequence[Row], raw_from: int | None = None) -> str:
-    """Return a table. raw_from: index of the first column with HTML cells; later columns are HTML, too."""
-    def cell(index: int, value: str) -> str:
-        return f"<td>{value if raw_from is not None and index >= raw_from else _escaped(value)}</td>"
-
-    head = "".join(f'<th scope="col">{_escaped(value)}</th>' for value in header)
-    body = "".join(f"<tr>{''.join(cell(index, value) for index, value in enumerate(row))}</tr>" for row in rows)
-    return f'<div class="wide" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    return f"<h3>{escaped(test.name)}{'' if lines is None else f': {lines:,} sentences'}</h3>"
 
 
 def _bar(value: float) -> str:
     return f'<span class="bar" style="width:{max(0.0, min(value, 100.0)):.1f}px"></span> {value:.1f}'
-
-
-def _escaped(text: str) -> str:
-    return html.escape(escape_control_characters(text))
 
 
 def _json(values: Any) -> str:

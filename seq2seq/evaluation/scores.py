@@ -4,6 +4,7 @@ sacreBLEU tokenises detokenised text itself, because BLEU scores are comparable 
 the same (Post 2018, arXiv:1804.08771). Perplexities are comparable only if they have the same unit.
 """
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -36,11 +37,14 @@ Translate = Callable[..., "list[list[Translation]]"]
 """Function with the arguments and results of `Translator.translate`."""
 METRICS = ("bleu", "chrf", "ter")
 """Default metrics of translations. A fourth metric is `exact`, the percentage of exact matches."""
+TOKENIZED_BLEU = "tokenized_bleu"
+"""BLEU on words of Moses' tokeniser, with compounds split, as papers report for WMT14."""
+COMPOUND = re.compile(r"(\S)-(\S)")
 MAX_TOKENIZED_SHARE = 0.2
 """Maximum share of lines with punctuation separated by spaces. Above it, text is considered tokenised."""
 PERPLEXITY_UNITS = {"perplexity": "piece", "word_perplexity": "word", "character_perplexity": "character"}
 """Unit of each perplexity metric."""
-TITLES = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER",
+TITLES = {"bleu": "BLEU", TOKENIZED_BLEU: "tokenised BLEU", "chrf": "chrF", "ter": "TER",
           **{metric: f"perplexity per {unit}" for metric, unit in PERPLEXITY_UNITS.items()}}
 """Name of each metric in tables."""
 
@@ -89,8 +93,8 @@ def corpus_scores(
         hypotheses: translations, one per line, detokenised.
         references: one or more streams, each with a line for every hypothesis.
         language: code of the target language; selects the tokenisers of BLEU and TER.
-        metrics: some of bleu, chrf, ter and exact. `exact` is the percentage of hypotheses that are equal to their
-            reference, or to one of their references.
+        metrics: some of bleu, chrf, ter, exact and tokenized_bleu. `exact` is the percentage of hypotheses that are
+            equal to their reference, or to one of their references.
         names: names of the hypotheses and of each reference stream in errors, such as their paths.
         precision: number format of the model that produced the hypotheses, if known.
     Raises:
@@ -364,6 +368,12 @@ def _sacrebleu_metric(metric: str, language: str) -> BLEU | CHRF | TER:
             ter.tokenizer = _LowerCaseCharacters()
             ter.tokenizer_signature = ter.tokenizer.signature()
         return ter
+    if metric == TOKENIZED_BLEU:
+        # As multi-bleu.perl: no smoothing.
+        bleu = BLEU(tokenize="none", smooth_method="none", force=True)
+        bleu.tokenizer = _PaperTokenizer(language)
+        bleu.tokenizer_signature = bleu.tokenizer.signature()
+        return bleu
     if metric != "bleu":
         if metric in PERPLEXITY_UNITS:
             raise OptionError(f"{metric} needs a model, and these are translations without one.")
@@ -378,6 +388,27 @@ def _sacrebleu_metric(metric: str, language: str) -> BLEU | CHRF | TER:
         raise UserError(
             f"BLEU for {language!r} needs the {tokenizer} tokeniser: pip install 'sacrebleu[{extra}]'"
         ) from error
+
+
+class _PaperTokenizer:
+    """Tokenisation of the WMT14 scores in papers, such as those of "Attention Is All You Need": Moses' tokeniser after
+    its replacement of Unicode's punctuation, and compounds split at their hyphens. It is that of the script
+    get_ende_bleu.sh of tensor2tensor (2017)."""
+
+    def __init__(self, language: str) -> None:
+        try:
+            from sacremoses import MosesPunctNormalizer, MosesTokenizer
+        except ImportError as error:
+            raise UserError("tokenized_bleu needs Moses' tokeniser: pip install 'seq2seq-mt[moses]'") from error
+        self._language = main_language(language)
+        self._punctuation, self._words = MosesPunctNormalizer(self._language), MosesTokenizer(self._language)
+
+    def __call__(self, line: str) -> str:
+        words = str(self._words.tokenize(self._punctuation.replace_unicode_punct(line), return_str=True))
+        return COMPOUND.sub(r"\1 ##AT##-##AT## \2", words)
+
+    def signature(self) -> str:
+        return f"moses-{self._language}-compounds-split"
 
 
 class _LowerCaseCharacters(TokenizerChar):  # type: ignore[misc]
@@ -397,7 +428,7 @@ def _score(metric: str, hypotheses: Sequence[str], references: Sequence[Sequence
     computed = sacrebleu_metric(metric, language)
     result = computed.corpus_score(hypotheses, references)
     details = {}
-    if metric == "bleu":
+    if metric in ("bleu", TOKENIZED_BLEU):
         details = {
             "brevity_penalty": result.bp,
             "precisions": list(result.precisions),

@@ -29,7 +29,7 @@ from seq2seq.search.beams import Hypothesis
 from seq2seq.search.interface import Continuations
 from seq2seq.search.options import SearchOptions
 from seq2seq.search.scores import ArrayScores
-from seq2seq.tokenizers.tokenizer import END_ID, START_ID
+from seq2seq.tokenizers.tokenizer import START_ID, SYMBOLS
 
 if TYPE_CHECKING:
     from seq2seq.model import Model
@@ -151,12 +151,12 @@ class NativeEngine:
         self.max_positions, self.cross_layers = section.max_positions, section.decoder_layers
         self.batch_tokens = DEFAULT_BATCH_TOKENS
         self.vocab_size, self.d_model = sizes[1], section.d_model
-        self.start_id = START_ID if section.decoder_start == "<s>" else END_ID
+        self.start_id = SYMBOLS[section.decoder_start]
         self._kept: list[Any] = []                                              # arrays whose addresses kernels use
         self._weights = weights                                                 # until the end of the constructor
         embeddings = {"target": self._fp32("target_embedding")}
-        embeddings["source"] = (embeddings["target"] if section.tied_embeddings == "all" else
-                                self._fp32("source_embedding"))
+        shares_inputs = section.tied_embeddings in ("all", "inputs")
+        embeddings["source"] = embeddings["target"] if shares_inputs else self._fp32("source_embedding")
         if section.positions == "learned":
             positions = {side: self._fp32(f"{side}_positions") for side in embeddings}
         else:
@@ -167,7 +167,7 @@ class NativeEngine:
         memory_projections = [self._linear(f"decoder.{index}.cross_attention.key_value")
                               for index in range(decoder_layers)] * (section.decoder_layers // decoder_layers)
         output = self._packed(
-            embeddings["target"] if section.tied_embeddings != "none" else self._fp32("output_weight"),
+            self._fp32("output_weight") if section.tied_embeddings in ("inputs", "none") else embeddings["target"],
             self._fp32("output_bias") if section.output_bias else None)
         self.encoder = self._stack("encoder", section.encoder_layers, section.encoder_layers, memory_projections,
                                    embeddings["source"], positions["source"])
@@ -288,10 +288,12 @@ class NativeEngine:
             own = norms[layer * len(sublayers) : (layer + 1) * len(sublayers)]
             layers.append(Layer(*linears[layer % stored], (own[0], own[1], own[-1])))
         scale = math.sqrt(section.d_model) if section.scale_embedding else 1.0
+        tokens = "source" if side == "encoder" else "target"
+        embedding_norm = self._norm(f"{tokens}_embedding_norm") if section.embedding_norm else Norm()
         return Stack((Layer * number)(*layers), number, section.d_model, section.num_heads, section.feed_forward,
                      pre_norm, ACTIVATIONS.index(section.activation), first, (Linear * len(last))(*last), len(last),
                      _address(embedding), _address(positions), scale,
-                     -1 if section.window is None else section.window)
+                     -1 if section.window is None else section.window, embedding_norm)
 
     def _linears(self, layer: str) -> list[Linear]:
         cross = f"{layer}.cross_attention"

@@ -151,13 +151,14 @@ class Stack(ctypes.Structure):
 
     first: norm before the first sublayer of a pre-norm model. last: linear layers that follow `layers`: in an encoder,
     the projections to keys and values of cross-attention, one for each decoder layer; in a decoder, the output layer.
-    window: maximum distance between a query and its keys in self-attention; negative: no limit.
+    window: maximum distance between a query and its keys in self-attention; negative: no limit. embedding_norm: norm of
+    the embedded tokens; if its gain is null, there is none.
     """
 
     _fields_ = (("layers", ctypes.POINTER(Layer)), ("number_of_layers", SIZE), ("d_model", SIZE), ("heads", SIZE),
                 ("feed_forward", SIZE), ("pre_norm", SIZE), ("activation", SIZE), ("first", Norm),
                 ("last", ctypes.POINTER(Linear)), ("number_of_last", SIZE), ("embedding", POINTER),
-                ("positions", POINTER), ("embedding_scale", ctypes.c_float), ("window", SIZE))
+                ("positions", POINTER), ("embedding_scale", ctypes.c_float), ("window", SIZE), ("embedding_norm", Norm))
 
 
 class Functions:

@@ -72,7 +72,8 @@ struct Layer {
 // Encoder or decoder. first: norm before the first sublayer of a pre-norm model. last: linear layers that follow
 // `layers`: in an encoder, the projections to keys and values of cross-attention, one for each decoder layer; in a
 // decoder, the output layer. The input of the first layer is embedding_scale * embedding of the token + encoding of its
-// position. window: maximum distance between a query and its keys in self-attention; negative: no limit.
+// position, normalised if embedding_norm has a gain. window: maximum distance between a query and its keys in
+// self-attention; negative: no limit.
 struct Stack {
     const Layer* layers;
     Size number_of_layers, d_model, heads, feed_forward, pre_norm, activation;
@@ -82,6 +83,7 @@ struct Stack {
     const float *embedding, *positions;
     float embedding_scale;
     Size window;
+    Norm embedding_norm;
 };
 
 enum Activation { RELU, GELU, SILU };
@@ -1126,8 +1128,10 @@ struct Activations {
 
     // Computes the input of the first sublayer. The caller has called `embed` for every row.
     void begin() {
-        std::copy_n(hidden.get(), rows * d_model, sublayer_input.get());
         std::fill_n(output.get(), rows * d_model, 0.0f);                        // no sublayer output to add yet
+        if (const Norm& norm = stack.embedding_norm; norm.gain)
+            add_and_norm(hidden.get(), output.get(), norm, sublayer_input.get(), hidden.get(), rows, d_model);
+        std::copy_n(hidden.get(), rows * d_model, sublayer_input.get());
         if (stack.pre_norm) finish_sublayer(stack.first);
     }
 

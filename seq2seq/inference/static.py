@@ -72,7 +72,7 @@ class Caches:
 
     def __init__(self, model: Transformer, tokens: int, sentences: int, places: int) -> None:
         self.sizes, weight = (tokens, sentences, places), model.target_embedding
-        vector = 2, model.num_heads, model.d_model // model.num_heads
+        vector = 2, model.num_heads, model.head_size
         self.memory = weight.new_empty(len(model.decoder), tokens, *vector)
         self.cache = weight.new_empty(len(model.decoder), places, *vector)
         self.ancestors, self.history = (torch.zeros(places, dtype=torch.int32, device=weight.device) for _ in range(2))
@@ -199,7 +199,7 @@ class StaticEngine(EagerEngine):
     def serves(model: Model, device: torch.device) -> bool:
         """Return True if this engine supports the model, and the kernels support the device, where Triton runs."""
         return (model.has_plain_decoder
-                and all(layer.weighing.is_scaled_dot_product and layer.head_size <= MAX_HEAD_SIZE
+                and all(layer.is_scaled_dot_product and layer.head_size <= MAX_HEAD_SIZE
                         for layer in model.attentions)
                 and next(model.parameters()).dtype != torch.float64
                 and torch.cuda.get_device_capability(device) >= (8, 0))
@@ -208,7 +208,7 @@ class StaticEngine(EagerEngine):
     def batch_tokens(self) -> int:
         """See `engines.Engine.batch_tokens`: as many as fit into four fifths of the memory that is free now."""
         model, size = self.transformer, self.transformer.target_embedding.element_size()
-        vectors = 2 * len(model.decoder) * model.d_model * size                 # keys and values of a token
+        vectors = 2 * len(model.decoder) * model.num_heads * model.head_size * size     # keys and values of a token
         # A beam search has up to one row per token: in sentences of one token and `</s>`. Its logits and hidden states
         # count twice. The hypotheses of a batch have about twice as many tokens as `batch_tokens`. Their cache may be
         # rounded up to twice its size, and exists twice while it grows.
@@ -265,8 +265,7 @@ class StaticEngine(EagerEngine):
         """Do a step of the search. For a number of sentences, all calls launch the same kernels for the same tensors.
         """
         model, beams = self.transformer, storage.beams(sentences)
-        hidden = model.target_embedding.index_select(0, model.decoder_input(beams.tokens.flatten())).mul_(model.scale)
-        hidden += model.target_positions.index_select(0, beams.clock[:1])
+        hidden = model.embed_step(beams.tokens.flatten(), beams.clock[:1])
         for step, cache, memory in zip(self.layer_steps, storage.caches.cache, storage.caches.memory, strict=True):
             hidden = step(hidden, cache, memory, beams, storage.first[:sentences], storage.end[:sentences])
         logits = F.linear(model.decoder_norm(hidden), self.output_weight, self.output_bias)

@@ -20,11 +20,11 @@ def expected_shapes(section: TransformerSection, sizes: tuple[int, int]) -> dict
     """
     width, inner, (source_size, target_size) = section.d_model, section.feed_forward, sizes
     shapes: dict[str, tuple[int, ...]] = {"target_embedding": (target_size, width)}
-    if section.tied_embeddings != "all":
+    if section.tied_embeddings not in ("all", "inputs"):
         shapes["source_embedding"] = source_size, width
     elif source_size != target_size:
         raise CheckpointError(f"cannot tie embeddings of {source_size} source and {target_size} target ids")
-    if section.tied_embeddings == "none":
+    if section.tied_embeddings in ("inputs", "none"):
         shapes["output_weight"] = target_size, width
     if section.output_bias:
         shapes["output_bias"] = (target_size,)
@@ -37,6 +37,9 @@ def expected_shapes(section: TransformerSection, sizes: tuple[int, int]) -> dict
     def add_norm(name: str) -> None:
         shapes.update({f"{name}.weight": (width,), f"{name}.bias": (width,)})
 
+    if section.embedding_norm:
+        add_norm("source_embedding_norm")
+        add_norm("target_embedding_norm")
     for side, layers in (("encoder", section.encoder_layers),
                          ("decoder", 1 if section.tied_decoder_layers else section.decoder_layers)):
         for layer in (f"{side}.{index}" for index in range(layers)):

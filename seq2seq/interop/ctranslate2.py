@@ -113,6 +113,7 @@ def convert(model: Transformer, section: TransformerSection, tokenizers: Tokeniz
     spec = transformer_spec.TransformerSpec.from_config(
         (section.encoder_layers, section.decoder_layers), section.num_heads, pre_norm=section.norm == "pre",
         activation=getattr(common_spec.Activation, ACTIVATIONS[section.activation]),
+        layernorm_embedding=section.embedding_norm,
         alignment_layer=aligner.layer - 1 if aligner and aligner.layer else -1,
         alignment_heads=1 if aligner and aligner.head == 1 else section.num_heads)
     for side, embedding, positions, layers in (
@@ -129,6 +130,9 @@ def convert(model: Transformer, section: TransformerSection, tokenizers: Tokeniz
             if isinstance(side, transformer_spec.TransformerDecoderSpec):
                 _cross_attention(theirs.attention, ours.cross_attention, ours.cross_residual.norm)
             _feed_forward(theirs.ffn, ours.feed_forward, ours.feed_forward_residual.norm)
+    if model.source_embedding_norm is not None and model.target_embedding_norm is not None:
+        _norm(spec.encoder.layernorm_embedding, model.source_embedding_norm)
+        _norm(spec.decoder.layernorm_embedding, model.target_embedding_norm)
     if section.norm == "pre":
         _norm(spec.encoder.layer_norm, model.encoder_norm)
         _norm(spec.decoder.layer_norm, model.decoder_norm)
@@ -165,20 +169,20 @@ def _norm(spec: Any, norm: nn.Module) -> None:
     spec.gamma, spec.beta = _array(norm.weight), _array(norm.bias)
 
 
-def _self_attention(spec: Any, layer: SelfAttention, norm: nn.LayerNorm) -> None:
+def _self_attention(spec: Any, layer: SelfAttention, norm: nn.Module) -> None:
     _linear(spec.linear[0], layer.query_key_value)
     _linear(spec.linear[1], layer.output)
     _norm(spec.layer_norm, norm)
 
 
-def _cross_attention(spec: Any, layer: CrossAttention, norm: nn.LayerNorm) -> None:
+def _cross_attention(spec: Any, layer: CrossAttention, norm: nn.Module) -> None:
     _linear(spec.linear[0], layer.query)
     _linear(spec.linear[1], layer.key_value)
     _linear(spec.linear[2], layer.output)
     _norm(spec.layer_norm, norm)
 
 
-def _feed_forward(spec: Any, layer: FeedForward, norm: nn.LayerNorm) -> None:
+def _feed_forward(spec: Any, layer: FeedForward, norm: nn.Module) -> None:
     _linear(spec.linear_0, layer.inner)
     _linear(spec.linear_1, layer.outer)
     _norm(spec.layer_norm, norm)

@@ -142,15 +142,17 @@ class Exportable:
         return cast(TransformerSection, self.recipe.model)
 
 
-def read_exportable(path: Path, format: str, supported: Set[str] = SUPPORTED_DECODING_KEYS) -> Exportable:
+def read_exportable(path: Path, format: str, supported: Set[str] = SUPPORTED_DECODING_KEYS,
+                    knows: Callable[[ModelSection], bool] = lambda section: False) -> Exportable:
     """Read the model of a bundle or run for an export.
 
     Args:
         format: name of the export format in errors.
         supported: keys of `decoding` that the other library's search supports.
+        knows: function that returns True for a model that the other library supports although others do not.
     """
     model, recipe, tokenizers = read_model(path)
-    if reason := unsupported_feature(recipe.model):
+    if not knows(recipe.model) and (reason := unsupported_feature(recipe.model)):
         raise FormatError(f"{path} cannot be exported to {format}: {reason}.")
     if tokenizers.source.begins_with_own_language and format != "huggingface":
         raise FormatError(f"{path} cannot be exported to {format}: each text begins with the token of its own "
@@ -179,7 +181,8 @@ def put_head_first(attention: CrossAttention, head: int) -> None:
     with torch.no_grad():
         for layer, parts in ((attention.query, 1), (attention.key_value, 2)):
             layer.weight.copy_(reordered(layer.weight, parts))
-            layer.bias.copy_(reordered(layer.bias, parts))
+            if layer.bias is not None:
+                layer.bias.copy_(reordered(layer.bias, parts))
         attention.output.weight.copy_(reordered(attention.output.weight.T, 1).T)
 
 

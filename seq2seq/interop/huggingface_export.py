@@ -1,6 +1,7 @@
 """Export models as models of Hugging Face's `transformers`, and run the exports for the parity check.
 
-A model whose vocabulary begins each text with its language becomes an M2M-100 model, any other a Marian model.
+A model whose vocabulary begins each text with its language becomes an M2M-100 or mBART model, one that is computed like
+T5 becomes a T5 model, any other a Marian model.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import base64
 import importlib
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -27,7 +29,7 @@ from seq2seq.interop.exporting import (
     write_card,
     write_checked_export,
 )
-from seq2seq.interop.huggingface_files import SENTENCEPIECE, VOCABULARY
+from seq2seq.interop.huggingface_files import SENTENCEPIECE, SENTENCEPIECE_OF_T5, VOCABULARY
 from seq2seq.interop.huggingface_vocabulary import M2M100_LANGUAGES
 from seq2seq.interop.huggingface_weights import (
     ARCHITECTURES,
@@ -35,13 +37,16 @@ from seq2seq.interop.huggingface_weights import (
     Architecture,
     config_for,
     require_support,
+    unsupported_keys,
     weights_to_huggingface,
 )
-from seq2seq.recipe import Languages
-from seq2seq.tokenizers.fairseq_vocabulary import UNUSED, FairseqVocabulary
+from seq2seq.recipe import Languages, ModelSection, TransformerSection
+from seq2seq.recipe.model_section import DOT_PRODUCTS
+from seq2seq.tokenizers.fairseq_vocabulary import FairseqVocabulary
+from seq2seq.tokenizers.marian_vocabulary import UNUSED, MarianVocabulary
 from seq2seq.tokenizers.source import Source
-from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID, Vocabulary, Words
-from seq2seq.tokenizers.vocabulary import as_line
+from seq2seq.tokenizers.tokenizer import END_ID, START_ID, SYMBOLS, UNKNOWN_ID, Vocabulary, Words
+from seq2seq.tokenizers.vocabulary import as_line, load_processor
 from seq2seq.translation.scoring import PairScore
 from seq2seq.translation.translation import Translation
 
@@ -52,24 +57,24 @@ MAX_LENGTH = 512
 """Upper limit for max_length in generation_config.json, in tokens. OPUS-MT models set max_length to this value."""
 
 USAGE = """\
-A Marian model for `transformers`. To translate in this directory:
+A {name} model for `transformers`. To translate in this directory:
 
 ```python
-from transformers import MarianMTModel, MarianTokenizer
+from transformers import {model}, {tokenizer}
 
-tokenizer, model = MarianTokenizer.from_pretrained("."), MarianMTModel.from_pretrained(".")
+tokenizer, model = {tokenizer}.from_pretrained("."), {model}.from_pretrained(".")
 sources = tokenizer(["{token}..."], return_tensors="pt", padding=True)
 print(tokenizer.batch_decode(model.generate(**sources), skip_special_tokens=True))
 ```
 """
 FAIRSEQ_USAGE = """\
-An M2M-100 model for `transformers`. To translate in this directory:
+A model for `transformers`, of the architecture {name}. To translate in this directory:
 
 ```python
-from transformers import M2M100ForConditionalGeneration, {tokenizer}
+from transformers import {model}, {tokenizer}
 
 tokenizer = {tokenizer}.from_pretrained(".", src_lang="{source}")
-model = M2M100ForConditionalGeneration.from_pretrained(".")
+model = {model}.from_pretrained(".")
 sources = tokenizer(["..."], return_tensors="pt", padding=True)
 target = tokenizer.convert_tokens_to_ids("{target}")
 found = model.generate(**sources, forced_bos_token_id=target)[:, 2:]    # without </s> and the language
@@ -77,7 +82,10 @@ print(tokenizer.batch_decode(found, skip_special_tokens=True))
 ```
 """
 FAIRSEQ_SYMBOLS = ("<s>", "<pad>", "</s>", "<unk>")
-"""Pieces with the ids 0 to 3 in M2M-100 and NLLB-200."""
+"""Pieces with the ids 0 to 3 in M2M-100, NLLB-200 and mBART-50."""
+T5_SYMBOLS, T5_EXTRA_IDS = (0, 1, 2), 100
+"""Ids of <pad>, </s> and <unk> in T5; number of ids behind the pieces that have names in its tokenizer."""
+MBART50_CODE = re.compile("[a-z]{2}_[A-Z]{2}")
 
 
 def library() -> Any:
@@ -98,7 +106,7 @@ def export_model(path: Path, output: Path, source: Path | None = None, max_lines
         max_lines: maximum number of lines to compare.
     """
     library()
-    exportable = read_exportable(path, "huggingface")
+    exportable = read_exportable(path, "huggingface", knows=is_t5)
     require_support(architecture_for(exportable), exportable.section)
     if isinstance(exportable.tokenizers.source, Words):
         raise FormatError("tokenizer.type: words cannot be exported to huggingface: Marian's tokenizer is "
@@ -112,21 +120,35 @@ def export_model(path: Path, output: Path, source: Path | None = None, max_lines
         write_card(directory, path, exportable, "transformers", _usage(exportable), directory / "model.safetensors",
                    "float32")
 
-    kind = FairseqTranslator if exportable.tokenizers.source.begins_with_own_language else MarianTranslator
+    kind = TRANSLATORS[architecture_for(exportable).vocabulary]
     return write_checked_export(output, "the export to huggingface", write,
                                 lambda directory: kind(directory, exportable), ours, lines, TOLERANCE)
 
 
+def is_t5(section: ModelSection) -> bool:
+    """Return True for a model that is computed like T5."""
+    return isinstance(section, TransformerSection) and section.score in DOT_PRODUCTS and not unsupported_keys(
+        ARCHITECTURES["t5"], section)
+
+
 def architecture_for(exportable: Exportable) -> Architecture:
-    """Return the architecture of transformers that a model becomes."""
-    return ARCHITECTURES["m2m_100" if exportable.tokenizers.source.begins_with_own_language else "marian"]
+    """Return the architecture of transformers that a model becomes: of those with its kind of vocabulary, the first
+    that has its keys; if there is none, the first of all, whose differences `require_support` reports."""
+    kind = "fairseq" if exportable.tokenizers.source.begins_with_own_language else (
+        "t5" if is_t5(exportable.section) else "marian")
+    possible = [each for each in ARCHITECTURES.values() if each.vocabulary == kind]
+    return next((each for each in possible if not unsupported_keys(each, exportable.section)), possible[0])
 
 
 def _usage(exportable: Exportable) -> str:
     vocabulary, languages = exportable.tokenizers.source, exportable.recipe.languages
+    architecture = architecture_for(exportable)
     if not isinstance(vocabulary, FairseqVocabulary):
-        return USAGE.format(token=_token(vocabulary, languages.target))
-    return FAIRSEQ_USAGE.format(tokenizer=_tokenizer_class(vocabulary), source=_code(vocabulary, languages.pair[0]),
+        return USAGE.format(name=architecture.name, model=architecture.model,
+                            tokenizer="T5Tokenizer" if architecture.vocabulary == "t5" else "MarianTokenizer",
+                            token=_token(vocabulary, languages.target))
+    return FAIRSEQ_USAGE.format(name=architecture.name, model=architecture.model,
+                                tokenizer=_tokenizer_class(vocabulary), source=_code(vocabulary, languages.pair[0]),
                                 target=_language_name(vocabulary, languages.target))
 
 
@@ -137,10 +159,16 @@ def write_model(exportable: Exportable, directory: Path) -> None:
     order, symbols = None, {"start": START_ID, "pad": START_ID, "end": END_ID}
     if isinstance(tokenizers.target, FairseqVocabulary):
         order, symbols = fairseq_order(tokenizers.target), {"start": 2, "pad": 1, "end": 2}
+    elif architecture.vocabulary == "t5":
+        order = t5_order(tokenizers.target)
+        symbols = {"start": order.index(SYMBOLS[exportable.section.decoder_start]), "pad": order.index(START_ID),
+                   "end": order.index(END_ID)}
     config = getattr(package, architecture.config)(
         **config_for(architecture, exportable.section, tokenizers.source.vocab_size, tokenizers.target.vocab_size,
                      symbols), architectures=[architecture.model])
     model = getattr(package, architecture.model)(config)
+    if exportable.section.tied_embeddings == "inputs":                          # transformers ties the output layer
+        model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.lm_head.weight))
     weights = weights_to_huggingface(stored_weights(exportable.model), architecture, exportable.section, order)
     missing, unexpected = model.load_state_dict(weights, strict=False)
     loaded = {id(tensor) for name, tensor in [*model.named_parameters(), *model.named_buffers()] if name in weights}
@@ -167,6 +195,9 @@ def write_tokenizer(exportable: Exportable, directory: Path) -> None:
     if isinstance(tokenizers.source, FairseqVocabulary):
         write_fairseq_tokenizer(tokenizers.source, recipe.languages, directory)
         return
+    if architecture_for(exportable).vocabulary == "t5":
+        write_t5_tokenizer(tokenizers.source, directory)
+        return
     sides = (tokenizers.source, tokenizers.target)
     for side, name in zip(sides, ("source.spm", "target.spm"), strict=True):
         (directory / name).write_bytes(side.sentencepiece)
@@ -181,6 +212,33 @@ def write_tokenizer(exportable: Exportable, directory: Path) -> None:
     (directory / "tokenizer_config.json").write_text(json.dumps(config, ensure_ascii=False, indent=2), encoding="utf-8")
 
 
+def t5_order(vocabulary: Vocabulary) -> list[int]:
+    """Return the id in this package of each id in transformers: the pieces of sentencepiece, then unused ids."""
+    processor = t5_processor(vocabulary)
+    assert isinstance(vocabulary, MarianVocabulary)
+    pieces = [vocabulary.ids[piece] for piece in processor.id_to_piece(list(range(processor.vocab_size())))]
+    return pieces + [index for index in range(vocabulary.vocab_size) if index not in set(pieces)]
+
+
+def t5_processor(vocabulary: Vocabulary) -> Any:
+    """Return the sentencepiece processor of a vocabulary, whose symbols must have the ids that the T5 tokenizer of
+    transformers gives them."""
+    if isinstance(vocabulary, MarianVocabulary):
+        processor = load_processor(vocabulary.sentencepiece, SENTENCEPIECE_OF_T5)
+        if (processor.pad_id(), processor.eos_id(), processor.unk_id()) == T5_SYMBOLS:
+            return processor
+    raise FormatError("the vocabulary cannot be exported to huggingface: in the T5 tokenizer of transformers, <pad>, "
+                      f"</s> and <unk> have the ids {T5_SYMBOLS}, as in models that were imported from T5 or mT5.")
+
+
+def write_t5_tokenizer(vocabulary: Vocabulary, directory: Path) -> None:
+    """Write the files of a T5 tokenizer, with the class of transformers."""
+    processor = t5_processor(vocabulary)
+    (directory / SENTENCEPIECE_OF_T5).write_bytes(cast(MarianVocabulary, vocabulary).sentencepiece)
+    extra = min(T5_EXTRA_IDS, vocabulary.vocab_size - processor.vocab_size())
+    library().T5Tokenizer.from_pretrained(directory, extra_ids=extra).save_pretrained(directory)
+
+
 def fairseq_order(vocabulary: FairseqVocabulary) -> list[int]:
     """Return the id in this package of each id in transformers: four symbols, then the others in the same order."""
     first = [vocabulary.ids[symbol] for symbol in FAIRSEQ_SYMBOLS]
@@ -188,37 +246,47 @@ def fairseq_order(vocabulary: FairseqVocabulary) -> list[int]:
 
 
 def write_fairseq_tokenizer(vocabulary: FairseqVocabulary, languages: Languages, directory: Path) -> None:
-    """Write the files of an M2M-100 or NLLB-200 tokenizer, with the class of transformers."""
+    """Write the files of an M2M-100, NLLB-200 or mBART-50 tokenizer, with the class of transformers."""
     package = library()
     (directory / SENTENCEPIECE).write_bytes(vocabulary.sentencepiece)
     codes = {vocabulary.language_token(code): _code(vocabulary, code) for code in vocabulary.languages}
     names = vocabulary.pieces(fairseq_order(vocabulary))
     pieces = {name: index for index, name in enumerate(names) if name not in codes and not name.startswith(UNUSED)}
-    options = {"src_lang": _code(vocabulary, languages.pair[0]), "tgt_lang": _code(vocabulary, languages.target)}
-    if _tokenizer_class(vocabulary) == "M2M100Tokenizer":
+    options: dict[str, Any] = {"src_lang": _code(vocabulary, languages.pair[0]),
+                               "tgt_lang": _code(vocabulary, languages.target)}
+    kind = _tokenizer_class(vocabulary)
+    if kind == "M2M100Tokenizer":
         (directory / VOCABULARY).write_text(json.dumps(pieces, ensure_ascii=False, indent=1), encoding="utf-8")
         package.M2M100Tokenizer.from_pretrained(directory, **options).save_pretrained(directory)
         return
-    read = parse_json(package.NllbTokenizer.from_pretrained(directory).backend_tokenizer.to_str())
+    # Only the classes of transformers convert the normaliser, and the merges or scores of the pieces.
+    read = parse_json(getattr(package, kind).from_pretrained(directory).backend_tokenizer.to_str())
     charsmap = next((each["precompiled_charsmap"] for each in (read["normalizer"] or {}).get("normalizers", [])
                      if each["type"] == "Precompiled"), None)
-    tokenizer = package.NllbTokenizer(
-        vocab={codes.get(name, name): index for index, name in enumerate(names) if not name.startswith(UNUSED)},
-        merges=list(map(tuple, read["model"].get("merges", []))), extra_special_tokens=list(codes.values()),
-        _spm_precompiled_charsmap=charsmap and base64.b64decode(charsmap), **options)
+    options["_spm_precompiled_charsmap"] = charsmap and base64.b64decode(charsmap)
+    named = {codes.get(name, name): index for index, name in enumerate(names) if not name.startswith(UNUSED)}
+    if kind == "NllbTokenizer":
+        tokenizer = package.NllbTokenizer(
+            vocab=named, merges=list(map(tuple, read["model"].get("merges", []))),
+            extra_special_tokens=list(codes.values()), **options)
+    else:
+        scores = dict(read["model"]["vocab"])
+        tokenizer = package.MBart50Tokenizer(vocab=[(name, scores.get(name, 0.0)) for name in named], **options)
     tokenizer.save_pretrained(directory)
 
 
 def _tokenizer_class(vocabulary: FairseqVocabulary) -> str:
-    """Return the class of the tokenizer in transformers. That of M2M-100 always has the same languages; that of
-    NLLB-200 takes any language tokens."""
+    """Return the class of the tokenizer in transformers. That of M2M-100 always has the same languages, the codes of
+    mBART-50 name a country, and that of NLLB-200 takes any language tokens."""
+    if all(map(MBART50_CODE.fullmatch, vocabulary.languages)):
+        return "MBart50Tokenizer"
     return "M2M100Tokenizer" if list(vocabulary.languages) == M2M100_LANGUAGES.split() else "NllbTokenizer"
 
 
 def _language_name(vocabulary: FairseqVocabulary, code: str) -> str:
     """Return the token of a language in transformers."""
     name = _code(vocabulary, code)
-    return name if _tokenizer_class(vocabulary) == "NllbTokenizer" else f"__{name}__"
+    return f"__{name}__" if _tokenizer_class(vocabulary) == "M2M100Tokenizer" else name
 
 
 def _code(vocabulary: FairseqVocabulary, code: str) -> str:
@@ -301,7 +369,7 @@ class MarianTranslator:
 
 
 class FairseqTranslator(MarianTranslator):
-    """An M2M-100 model of transformers with the interface `exporting.Exported`."""
+    """An M2M-100 or mBART model of transformers with the interface `exporting.Exported`."""
 
     start, pad, given = 2, 1, 1
 
@@ -320,6 +388,19 @@ class FairseqTranslator(MarianTranslator):
     def encoded(self, lines: Sequence[Source]) -> Any:
         self.tokenizer.src_lang = _code(self.vocabulary, lines[0].source_language)
         return self.tokenizer(list(map(as_line, lines)), return_tensors="pt", padding=True)
+
+
+class T5Translator(MarianTranslator):
+    """A T5 model of transformers with the interface `exporting.Exported`."""
+
+    def read_tokenizer(self, directory: Path, exportable: Exportable) -> Any:
+        order = t5_order(exportable.tokenizers.target)
+        self.start, self.pad = order.index(SYMBOLS[exportable.section.decoder_start]), order.index(START_ID)
+        return library().T5Tokenizer.from_pretrained(directory)
+
+
+TRANSLATORS = {"marian": MarianTranslator, "fairseq": FairseqTranslator, "t5": T5Translator}
+"""Classes that run an export, by the kind of its vocabulary (see `Architecture`)."""
 
 
 def _batches(lines: Sequence[Source]) -> list[list[int]]:

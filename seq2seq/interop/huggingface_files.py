@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,10 @@ CONFIG, GENERATION, TOKENIZER = "config.json", "generation_config.json", "tokeni
 SAFETENSORS, PICKLED = "model.safetensors", "pytorch_model.bin"
 SOURCE_MODEL, TARGET_MODEL = "source.spm", "target.spm"
 VOCABULARY, TARGET_VOCABULARY = "vocab.json", "target_vocab.json"
-SENTENCEPIECE = "sentencepiece.bpe.model"
+SENTENCEPIECE, SENTENCEPIECE_OF_T5 = "sentencepiece.bpe.model", "spiece.model"
 CARD = "README.md"
-DOWNLOADED = [CARD, "*.json", SAFETENSORS, PICKLED, SOURCE_MODEL, TARGET_MODEL, SENTENCEPIECE]
+DOWNLOADED = [CARD, "*.json", SAFETENSORS, PICKLED, "model-*.safetensors", "pytorch_model-*.bin", SOURCE_MODEL,
+              TARGET_MODEL, SENTENCEPIECE, SENTENCEPIECE_OF_T5]
 
 
 def local_folder(name: str) -> Path:
@@ -79,12 +81,35 @@ def read_licence(folder: Path) -> str | None:
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """Return the weights by name, in float32. The files of a downloaded model are links to others."""
-    if (folder / SAFETENSORS).exists():
-        return as_tensors(read_safetensors(real_path(folder / SAFETENSORS)))
-    if (folder / PICKLED).exists():
-        return _read_pickled(folder / PICKLED)
-    raise FormatError(f"{folder} has neither {SAFETENSORS} nor {PICKLED}.")
+    """Return the weights by name, in float32, from one file or from the files that an index names."""
+    for name, read in ((SAFETENSORS, _read_safetensors), (PICKLED, _read_pickled)):
+        if (folder / name).exists():
+            return read(folder / name)
+        if (index := folder / f"{name}.index.json").exists():
+            return _read_parts(index, read)
+    raise FormatError(f"{folder} has neither {SAFETENSORS} nor {PICKLED}, nor an index of several such files.")
+
+
+def _read_parts(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the weights of the files that an index names, all of which must be in its directory."""
+    file_of = read_object(index).get("weight_map")
+    if not isinstance(file_of, dict) or not all(isinstance(file, str) for file in file_of.values()):
+        raise FormatError(f"{index} has no weight_map from names of weights to files. Copy it again.")
+    weights: dict[str, Tensor] = {}
+    for file in sorted(set(file_of.values())):
+        if Path(file).name != file:
+            raise FormatError(f"{index} names the file {file}, which is not beside it. Such a file is not read.")
+        if not (index.parent / file).exists():
+            raise FormatError(f"{index.parent} lacks the file {file}, which {index.name} names. Copy it, too.")
+        weights |= read(index.parent / file)
+    if differing := sorted(weights.keys() ^ file_of.keys()):
+        raise FormatError(f"{index} and the files that it names have different weights: {', '.join(differing[:3])}. "
+                          "Copy all of them again.")
+    return weights
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    return as_tensors(read_safetensors(real_path(path)))                        # a downloaded file is a link
 
 
 def _read_pickled(path: Path) -> dict[str, Tensor]:

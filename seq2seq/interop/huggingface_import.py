@@ -1,4 +1,5 @@
-"""Import models in Hugging Face format: Marian, such as the 1,400 models of OPUS-MT, M2M-100 and NLLB-200."""
+"""Import models in Hugging Face format: Marian, such as the 1,400 models of OPUS-MT, M2M-100, NLLB-200,
+mBART-50, T5, mT5 and MADLAD-400."""
 
 from __future__ import annotations
 
@@ -23,9 +24,9 @@ from seq2seq.interop.huggingface_files import (
     read_object,
     read_weights,
 )
-from seq2seq.interop.huggingface_vocabulary import fairseq_vocabularies, marian_vocabularies
+from seq2seq.interop.huggingface_t5 import scales_output
+from seq2seq.interop.huggingface_vocabulary import fairseq_vocabularies, marian_vocabularies, t5_vocabularies
 from seq2seq.interop.huggingface_weights import (
-    BIAS,
     architecture_of,
     model_section_from_config,
     weights_from_huggingface,
@@ -38,10 +39,12 @@ from seq2seq.recipe.directions import direction_into, targets_of
 from seq2seq.recipe.yaml_document import write_yaml
 from seq2seq.storage.checkpoints import RECIPE, save_bundle
 from seq2seq.tokenizers.tokenizer import Tokenizers
-from seq2seq.tokenizers.vocabulary import Vocabulary
+from seq2seq.tokenizers.vocabulary import UNKNOWN_ID, Vocabulary
 
 # Exceptions that `_read` can raise if a file has unexpected contents.
 UNREADABLE = (TypeError, ValueError, AttributeError, LookupError, RuntimeError, OverflowError, struct.error)
+VOCABULARIES = {"marian": marian_vocabularies, "fairseq": fairseq_vocabularies, "t5": t5_vocabularies}
+"""Functions that read the vocabularies, by kind (see `Architecture`)."""
 UNKNOWN_TEXT = {"name": "unknown"}
 """Corpus in the recipe of an imported model."""
 LANGUAGES_IN_NAME = re.compile(r"opus-mt-(?:tc-)?(?:big-|base-|tiny-)?([A-Za-z]{2,8})-([A-Za-z]{2,8})$")
@@ -106,10 +109,14 @@ def _read(folder: Path, name: str, source_language: str | None, target_language:
     config, tokenizer_config = read_object(folder / CONFIG), read_object(folder / TOKENIZER, missing={})
     architecture = architecture_of(config)
     theirs = read_weights(folder)
-    section = model_section_from_config(config, BIAS in theirs and bool(theirs[BIAS].any()))
-    read_vocabularies = marian_vocabularies if architecture.name == "Marian" else fairseq_vocabularies
-    tokenizers, ids = read_vocabularies(folder, config, tokenizer_config)
-    weights = weights_from_huggingface(theirs, architecture, section, *ids)
+    section = model_section_from_config(config, theirs)
+    tokenizers, ids = VOCABULARIES[architecture.vocabulary](folder, config, tokenizer_config)
+    output_scale = 1.0
+    if architecture.vocabulary == "t5":
+        output_scale = section.d_model**-0.5 if scales_output(config) else 1.0
+        if config.get("decoder_start_token_id") == ids[1][UNKNOWN_ID]:
+            section = section.model_copy(update={"decoder_start": "<unk>"})
+    weights = weights_from_huggingface(theirs, architecture, section, *ids, output_scale)
     size_before = _size(tokenizers, weights)
     tokenizers, weights = changes.apply(tokenizers, weights)
     source, target = _languages(name, tokenizer_config, source_language, target_language, changes)

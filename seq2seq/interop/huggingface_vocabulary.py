@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from seq2seq.files import regular_bytes
 from seq2seq.interop.huggingface_files import (
     CONFIG,
     SENTENCEPIECE,
+    SENTENCEPIECE_OF_T5,
     SOURCE_MODEL,
     TARGET_MODEL,
     TARGET_VOCABULARY,
@@ -21,15 +22,17 @@ from seq2seq.interop.huggingface_files import (
     read_object,
 )
 from seq2seq.recipe.directions import language_token
-from seq2seq.tokenizers.fairseq_vocabulary import UNUSED, FairseqVocabulary
-from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
+from seq2seq.tokenizers.fairseq_vocabulary import FairseqVocabulary
+from seq2seq.tokenizers.marian_vocabulary import UNUSED, MarianVocabulary
 from seq2seq.tokenizers.tokenizer import Tokenizer, Tokenizers
 from seq2seq.tokenizers.vocabulary import Vocabulary, load_processor, require_size
 
 SPECIAL_TOKENS = "special_tokens_map.json"
-TOKENIZER_CLASSES = ("M2M100Tokenizer", "NllbTokenizer", "NllbTokenizerFast")
-LANGUAGE_NAME = re.compile(r"__([A-Za-z]{2,8}(?:-[A-Za-z0-9]{1,8})*)__|([a-z]{3}_[A-Z][a-z]{3})")
-"""Language tokens of M2M-100 (`__en__`) and NLLB-200 (`eng_Latn`)."""
+TOKENIZER_CLASSES = ("M2M100Tokenizer", "NllbTokenizer", "NllbTokenizerFast", "MBart50Tokenizer",
+                     "MBart50TokenizerFast")
+T5_TOKENIZER_CLASSES = ("T5Tokenizer", "T5TokenizerFast", "MT5Tokenizer", "MT5TokenizerFast")
+LANGUAGE_NAME = re.compile(r"__([A-Za-z]{2,8}(?:-[A-Za-z0-9]{1,8})*)__|([a-z]{3}_[A-Z][a-z]{3}|[a-z]{2}_[A-Z]{2})")
+"""Language tokens of M2M-100 (`__en__`), NLLB-200 (`eng_Latn`) and mBART-50 (`en_XX`)."""
 M2M100_LANGUAGES = """
 af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he hi hr ht hu hy id ig
 ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my ne nl no ns oc or pa pl ps pt ro ru sd si sk sl so
@@ -111,27 +114,47 @@ def _symbol(tokenizer_config: Mapping[str, Any], key: str, default: str) -> str:
     return piece
 
 
-# M2M-100 and NLLB-200
+# T5, mT5 and MADLAD-400
+
+
+def t5_vocabularies(folder: Path, config: Mapping[str, Any], tokenizer_config: Mapping[str, Any]
+                    ) -> tuple[Tokenizers, tuple[list[int], list[int]]]:
+    """Return the tokenizers of a T5 model, and the lists of ids as `marian_vocabularies`.
+
+    The ids are those of sentencepiece. Ids behind them have an embedding, but are never used: the 100 of T5 that mark
+    gaps in its training text, and padding of the matrix.
+    """
+    processor, model = _sentencepiece(folder / SENTENCEPIECE_OF_T5, tokenizer_config, T5_TOKENIZER_CLASSES)
+    size = _vocab_size(config)
+    pieces = processor.id_to_piece(list(range(processor.vocab_size())))
+    names = pieces + [f"{UNUSED}{index}>" for index in range(len(pieces), size)]
+    unknown, end = processor.unk_id(), processor.eos_id()
+    pad: Any = config.get("pad_token_id", 0)
+    start: Any = config.get("decoder_start_token_id", pad)
+    if len(pieces) > size or config.get("eos_token_id", 1) != end or start not in (pad, unknown) or not (
+            type(pad) is int and 0 <= pad < len(pieces) and len({unknown, pad, end}) == 3):
+        raise FormatError(f"the ids of <pad>, </s> and the start of the decoder in its {CONFIG} are not those of "
+                          f"{SENTENCEPIECE_OF_T5}, or vocab_size ({size:,}) is smaller than the tokenizer "
+                          f"({len(pieces):,}). Copy all files of the model again.")
+    order = [unknown, pad, end]
+    order += [index for index in range(size) if index not in order]
+    ids = {names[index]: number for number, index in enumerate(order)}
+    vocabulary = MarianVocabulary(model, ids, SENTENCEPIECE_OF_T5)
+    return Tokenizers(vocabulary, vocabulary), (order, order)
+
+
+# M2M-100, NLLB-200 and mBART-50
 
 
 def fairseq_vocabularies(folder: Path, config: Mapping[str, Any], tokenizer_config: Mapping[str, Any]
                          ) -> tuple[Tokenizers, tuple[list[int], list[int]]]:
-    """Return the tokenizers of an M2M-100 or NLLB-200 model, and the lists of ids as `marian_vocabularies`.
+    """Return the tokenizers of an M2M-100, NLLB-200 or mBART-50 model, and the lists of ids as `marian_vocabularies`.
 
-    The tokenizer of M2M-100 has the ids of its pieces in vocab.json. In that of NLLB-200, they are the ids of
+    The tokenizer of M2M-100 has the ids of its pieces in vocab.json. In those of the others, they are the ids of
     sentencepiece, shifted by one. Language tokens follow the pieces. The option legacy_behaviour of NLLB-200, which
     puts the token of the source behind the text, is ignored: the models were trained with the token before it.
     """
-    kind = tokenizer_config.get("tokenizer_class")
-    if "auto_map" in tokenizer_config or kind not in (None, *TOKENIZER_CLASSES):
-        raise FormatError(f"its tokenizer is {kind}. Supported are {' and '.join(TOKENIZER_CLASSES)}; Python code of a "
-                          "model is not executed.")
-    try:
-        model = regular_bytes(folder / SENTENCEPIECE)
-    except OSError as error:
-        raise FormatError(f"{folder / SENTENCEPIECE} cannot be read: {error.strerror}. Copy this file, too; "
-                          "tokenizer.json is not enough.") from error
-    processor = load_processor(model, SENTENCEPIECE)
+    processor, model = _sentencepiece(folder / SENTENCEPIECE, tokenizer_config, TOKENIZER_CLASSES)
     pieces = processor.id_to_piece(list(range(processor.vocab_size())))
     if (folder / VOCABULARY).exists():
         ids = _read_ids(folder / VOCABULARY)
@@ -152,6 +175,29 @@ def fairseq_vocabularies(folder: Path, config: Mapping[str, Any], tokenizer_conf
     return Tokenizers(*sides), (order, order)
 
 
+def _sentencepiece(path: Path, tokenizer_config: Mapping[str, Any], classes: Sequence[str]) -> tuple[Any, bytes]:
+    """Return the sentencepiece processor of a tokenizer and the bytes of its model. classes: classes of tokenizers that
+    the model may have."""
+    kind = tokenizer_config.get("tokenizer_class")
+    if "auto_map" in tokenizer_config or kind not in (None, *classes):
+        raise FormatError(f"its tokenizer is {kind}. Supported are {' and '.join(classes)}; Python code of a model is "
+                          "not executed.")
+    try:
+        model = regular_bytes(path)
+    except OSError as error:
+        raise FormatError(f"{path} cannot be read: {error.strerror}. Copy this file, too; tokenizer.json is not enough."
+                          ) from error
+    return load_processor(model, path.name), model
+
+
+def _vocab_size(config: Mapping[str, Any]) -> int:
+    size: Any = config.get("vocab_size")
+    if type(size) is not int:
+        raise FormatError(f"its {CONFIG} has no vocab_size.")
+    require_size(size, CONFIG)
+    return size
+
+
 def _added_tokens(folder: Path, tokenizer_config: Mapping[str, Any], first: int) -> dict[str, int]:
     """Return the ids of the tokens that are no pieces: language tokens and `<mask>`. first: the first id behind the
     pieces, from which language tokens are numbered if no file has their ids."""
@@ -170,10 +216,7 @@ def _added_tokens(folder: Path, tokenizer_config: Mapping[str, Any], first: int)
 
 def _names_by_id(ids: Mapping[str, int], added: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
     """Return the name of each id of a model: its piece, `>>code<<` for a language token, or a name of an unused id."""
-    size: Any = config.get("vocab_size")
-    if type(size) is not int:
-        raise FormatError(f"its {CONFIG} has no vocab_size.")
-    require_size(size, CONFIG)
+    size = _vocab_size(config)
     names: dict[Any, str] = {}
     for name, index in [*ids.items(), *((name, index) for name, index in added.items() if name not in ids)]:
         match = LANGUAGE_NAME.fullmatch(name) if name in added else None
@@ -187,5 +230,5 @@ def _names_by_id(ids: Mapping[str, int], added: Mapping[str, Any], config: Mappi
                               "Copy all files of the model again.")
     if not any(map(LANGUAGE_NAME.fullmatch, added)):
         raise FormatError(f"none of its files tokenizer.json, {TOKENIZER} and {SPECIAL_TOKENS} has language tokens "
-                          "such as eng_Latn or __en__. Copy all files of the model.")
+                          "such as eng_Latn, __en__ or en_XX. Copy all files of the model.")
     return [names.get(index, f"{UNUSED}{index}>") for index in range(size)]

@@ -13,6 +13,7 @@ from seq2seq.devices import set_threads_of_torch
 from seq2seq.errors import UserError
 from seq2seq.model.attention import MakeWeighing
 from seq2seq.model.attention_scores import score_named, weighing_of
+from seq2seq.model.freezing import freeze
 from seq2seq.model.interface import Model
 from seq2seq.model.transformer import DecoderLayer, FeedForward, Transformer
 from seq2seq.model.variants.copying import CopyHead, CopyingModel
@@ -30,7 +31,8 @@ from seq2seq.model.variants.structured import StructuredWeighing
 from seq2seq.plug_ins import MODELS, load_registered, package_of
 from seq2seq.recipe import ModelSection
 
-__all__ = ["BUILDERS", "Model", "SkipInitialization", "build_model", "build_recurrent_model", "build_transformer"]
+__all__ = ["BUILDERS", "Model", "SkipInitialization", "build_model", "build_recurrent_model", "build_transformer",
+           "freeze"]
 
 set_threads_of_torch()                                  # the number may have been set before torch was imported
 
@@ -72,7 +74,8 @@ def build_transformer(
     *, d_model: int, num_heads: int, decoder_layers: int, feed_forward: int, dropout: float = 0.0,
     activation: str = "relu", pre_norm: bool = False, window: int | None = None, score: str = "scaled_dot",
     normalize: str = "softmax", selection: str = "soft", copy: bool = False, tied_decoder_layers: bool = False,
-    context: str = "concatenate", **sizes: Any,
+    context: str = "concatenate", head_size: int | None = None, bias: bool = True, norm_type: str = "layer",
+    gated: bool = False, **sizes: Any,
 ) -> Transformer:
     """Build a Transformer, plain or with variants. They are added here, so that `Transformer` contains none of them.
 
@@ -88,16 +91,19 @@ def build_transformer(
     hard, hierarchical, weighing = selection == "hard", context == "hierarchical", weighing_of(score, normalize)
     variants = [(copy, CopyingModel), (hierarchical, HierarchicalContextTransformer), (hard, HardAttentionTransformer)]
     layer = (d_model, num_heads, feed_forward, dropout, activation, pre_norm, weighing, window)
+    form: dict[str, Any] = {"head_size": head_size, "bias": bias, "norm_type": norm_type, "gated": gated}
     # The weights are drawn in the order of the modules, so the last layer and the other parts are made after the rest.
     alike = 1 if tied_decoder_layers else decoder_layers if selection == "soft" else decoder_layers - 1
     model = _class_of(Transformer, [kind for wanted, kind in variants if wanted])(
         d_model=d_model, num_heads=num_heads, decoder_layers=alike, feed_forward=feed_forward, dropout=dropout,
-        activation=activation, pre_norm=pre_norm, weighing=weighing, window=window, **sizes)
+        activation=activation, pre_norm=pre_norm, weighing=weighing, window=window, **form,
+        **sizes)
+    form["relative"] = model.target_relative
     if tied_decoder_layers:
         model.decoder.extend([model.decoder[0]] * (decoder_layers - 1))
     elif selection != "soft":
-        model.decoder.append(HardDecoderLayer(*layer) if hard else
-                             DecoderLayer(*layer, cross_weighing=_weighing_of(score, normalize, selection)))
+        model.decoder.append(HardDecoderLayer(*layer, **form) if hard else
+                             DecoderLayer(*layer, cross_weighing=_weighing_of(score, normalize, selection), **form))
     if copy:
         model.copying = CopyHead(d_model)
     if hierarchical:
@@ -156,7 +162,8 @@ def _pointer_network(section: Any, source_vocab_size: int, target_vocab_size: in
 def _language_model(section: Any, source_vocab_size: int, target_vocab_size: int) -> LanguageModel:
     return LanguageModel(
         vocab_size=target_vocab_size, layers=section.decoder_layers, pre_norm=section.norm == "pre",
-        tied_embeddings=section.tied_embeddings != "none", weighing=weighing_of(section.score, section.normalize),
+        tied_embeddings=section.tied_embeddings in ("all", "decoder"),
+        weighing=weighing_of(section.score, section.normalize),
         **_keys(section, "decoder_layers", "norm", "tied_embeddings", "score", "normalize"))
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from seq2seq.model.kernels import multiplies_in_loops, usable_in_16_bits
 from seq2seq.model.layers import LAYER_GAIN, Projected, TokenLinear, linear
 from seq2seq.model.packing import Sentences, pack, unpack
+from seq2seq.model.relative_positions import RelativePositions
 
 # Up to this value of sentences * heads, PyTorch's fused CPU kernel is faster than matrix products in decoding steps.
 MAX_FUSED_SENTENCES_TIMES_HEADS = 64
@@ -31,7 +32,7 @@ class ScaledDotProduct(nn.Module):
 
     def __init__(self, num_heads: int, head_size: int) -> None:
         super().__init__()
-        self.num_heads, self.scale = num_heads, 1 / math.sqrt(head_size)
+        self.num_heads, self.head_size, self.scale = num_heads, head_size, 1 / math.sqrt(head_size)
 
     @property
     def is_scaled_dot_product(self) -> bool:
@@ -42,8 +43,8 @@ class ScaledDotProduct(nn.Module):
         return query
 
     def make_projection(self, layer: nn.Module) -> Callable[[Tensor], Tensor]:
-        """Return the function of the linear layer `layer`, (rows, d_model) -> (rows, outputs). Its first d_model
-        outputs are the queries."""
+        """Return the function of the linear layer `layer`, (rows, d_model) -> (rows, outputs). Its first
+        outputs, heads * head_size, are the queries."""
         return cast(Callable[[Tensor], Tensor], layer.forward)
 
     def fold_into(self, layer: nn.Linear) -> None:
@@ -99,7 +100,8 @@ def mask_to_bias(mask: Tensor, dtype: torch.dtype, masked: float | None = None) 
 
 
 def attention(projected: tuple[Tensor, ...], query_sentences: Sentences, key_sentences: Sentences,
-              weighing: ScaledDotProduct, causal: bool = False, window: int | None = None) -> Tensor:
+              weighing: ScaledDotProduct, causal: bool = False, window: int | None = None,
+              position_bias: Tensor | None = None) -> Tensor:
     """Compute attention over packed sentences: the queries of a sentence attend only to keys of the same sentence.
 
     Args:
@@ -109,14 +111,15 @@ def attention(projected: tuple[Tensor, ...], query_sentences: Sentences, key_sen
         query_sentences, key_sentences: sentences of the queries and of the keys, in the same order.
         causal: True if the query at position i attends only to keys at positions up to i.
         window: maximum distance between a query and the keys that it attends to; None: no limit.
+        position_bias: (heads, queries, keys), added to the scores in each sentence; None: nothing is added.
     Returns:
         (query_tokens, heads, head_size); 0 for tokens that are in no sentence.
     """
-    if weighing.is_scaled_dot_product and runs_packed(projected[0][:, 0]):
+    if position_bias is None and weighing.is_scaled_dot_product and runs_packed(projected[0][:, 0]):
         from seq2seq.model.kernels.interval_attention import attend as attend_by_intervals
 
         return attend_by_intervals(projected, *intervals_of(query_sentences, key_sentences, causal, window))
-    return _padded_attention(projected, query_sentences, key_sentences, weighing, causal, window)
+    return _padded_attention(projected, query_sentences, key_sentences, weighing, causal, window, position_bias)
 
 
 def intervals_of(query_sentences: Sentences, key_sentences: Sentences, causal: bool, window: int | None
@@ -139,21 +142,29 @@ def intervals_of(query_sentences: Sentences, key_sentences: Sentences, causal: b
 
 
 def _padded_attention(projected: tuple[Tensor, ...], query_sentences: Sentences, key_sentences: Sentences,
-                      weighing: ScaledDotProduct, causal: bool, window: int | None) -> Tensor:
+                      weighing: ScaledDotProduct, causal: bool, window: int | None, position_bias: Tensor | None
+                      ) -> Tensor:
     padded = tuple(map(unpack, projected, (query_sentences, key_sentences)))
     mask = attention_mask(query_sentences, key_sentences, causal, window)
-    if weighing.is_scaled_dot_product:
+    if position_bias is None and weighing.is_scaled_dot_product:
         return pack(scaled_dot_product(padded, mask), query_sentences)
     query, keys, values = (part for stack in padded for part in stack)
-    return pack(weighing(query, keys, mask_to_bias(mask, query.dtype)) @ values, query_sentences)
+    return pack(weighing(query, keys, score_bias(mask, query.dtype, position_bias)) @ values, query_sentences)
+
+
+def score_bias(mask: Tensor, dtype: torch.dtype, position_bias: Tensor | None) -> Tensor:
+    """Return the sum of `mask_to_bias(mask, dtype)` and `position_bias` (see `attention`)."""
+    bias = mask_to_bias(mask, dtype)
+    return bias if position_bias is None else bias + position_bias
 
 
 def attention_weights(projected: tuple[Tensor, ...], query_sentences: Sentences, key_sentences: Sentences,
-                      weighing: ScaledDotProduct, causal: bool = False, window: int | None = None) -> Tensor:
+                      weighing: ScaledDotProduct, causal: bool = False, window: int | None = None,
+                      position_bias: Tensor | None = None) -> Tensor:
     """Return the weights that `attention` computes from these arguments, (sentences, heads, queries, keys)."""
     query, keys, *_ = (part for stack in map(unpack, projected, (query_sentences, key_sentences)) for part in stack)
     mask = attention_mask(query_sentences, key_sentences, causal, window)
-    return cast(Tensor, weighing(query, keys, mask_to_bias(mask, query.dtype)))
+    return cast(Tensor, weighing(query, keys, score_bias(mask, query.dtype, position_bias)))
 
 
 def runs_packed(query: Tensor) -> bool:
@@ -237,25 +248,39 @@ class _PlainAttention(torch.autograd.Function):
 class SelfAttention(nn.Module):
     """Multi-head self-attention. One fused projection computes query, key and value.
 
-    window: see `attention`; not used in decoding steps, whose `bias` masks the keys.
+    window: see `attention`. relative: relative positions; None: there are none. Both are not used in decoding steps,
+        whose `bias` contains them. head_size: None: d_model / num_heads. bias: False for linear layers without biases.
     """
 
     def __init__(self, d_model: int, num_heads: int, weighing: MakeWeighing = ScaledDotProduct,
-                 window: int | None = None) -> None:
+                 window: int | None = None, relative: RelativePositions | None = None, head_size: int | None = None,
+                 bias: bool = True) -> None:
         super().__init__()
-        self.num_heads, self.head_size, self.window = num_heads, d_model // num_heads, window
-        self.query_key_value = linear(d_model, 3 * d_model, fused=3, gain=LAYER_GAIN, kind=TokenLinear)
-        self.weighing = weighing(num_heads, d_model // num_heads)
-        self.output = linear(d_model, d_model, gain=LAYER_GAIN)
+        self.num_heads, self.head_size, self.window = num_heads, head_size or d_model // num_heads, window
+        width = num_heads * self.head_size
+        self.query_key_value = linear(d_model, 3 * width, fused=3, gain=LAYER_GAIN, kind=TokenLinear, bias=bias)
+        self.weighing = weighing(num_heads, self.head_size)
+        self.output = linear(width, d_model, gain=LAYER_GAIN, bias=bias)
+        self.relative = relative
+
+    @property
+    def is_scaled_dot_product(self) -> bool:
+        """True if a fused kernel without a bias of the scores can compute the attention."""
+        return self.relative is None and self.weighing.is_scaled_dot_product
 
     def forward(self, hidden: Tensor, sentences: Sentences, causal: bool) -> Projected:
         """(tokens, d_model) -> (tokens, d_model)"""
-        attended = attention(self._project(hidden), sentences, sentences, self.weighing, causal, self.window)
+        attended = attention(self._project(hidden), sentences, sentences, self.weighing, causal, self.window,
+                             self._position_bias(sentences))
         return Projected.of(self.output, attended.flatten(1))
 
     def weights_of(self, hidden: Tensor, sentences: Sentences, causal: bool) -> Tensor:
         """Return the attention weights of `forward` for the same arguments, (sentences, heads, longest, longest)."""
-        return attention_weights(self._project(hidden), sentences, sentences, self.weighing, causal, self.window)
+        return attention_weights(self._project(hidden), sentences, sentences, self.weighing, causal, self.window,
+                                 self._position_bias(sentences))
+
+    def _position_bias(self, sentences: Sentences) -> Tensor | None:
+        return None if self.relative is None else self.relative.of_sentences(sentences)
 
     def _project(self, hidden: Tensor) -> tuple[Tensor]:
         projected = self.weighing.make_projection(self.query_key_value)(hidden)
@@ -290,15 +315,22 @@ class SelfAttention(nn.Module):
 
 
 class CrossAttention(nn.Module):
-    """Multi-head attention of target positions over the source sentence."""
+    """Multi-head attention of target positions over the source sentence. Arguments: see `SelfAttention`."""
 
-    def __init__(self, d_model: int, num_heads: int, weighing: MakeWeighing = ScaledDotProduct) -> None:
+    def __init__(self, d_model: int, num_heads: int, weighing: MakeWeighing = ScaledDotProduct,
+                 head_size: int | None = None, bias: bool = True) -> None:
         super().__init__()
-        self.num_heads, self.head_size = num_heads, d_model // num_heads
-        self.query = linear(d_model, d_model, gain=LAYER_GAIN, kind=TokenLinear)
-        self.key_value = linear(d_model, 2 * d_model, fused=2, gain=LAYER_GAIN, kind=TokenLinear)
-        self.weighing = weighing(num_heads, d_model // num_heads)
-        self.output = linear(d_model, d_model, gain=LAYER_GAIN)
+        self.num_heads, self.head_size = num_heads, head_size or d_model // num_heads
+        width = num_heads * self.head_size
+        self.query = linear(d_model, width, gain=LAYER_GAIN, kind=TokenLinear, bias=bias)
+        self.key_value = linear(d_model, 2 * width, fused=2, gain=LAYER_GAIN, kind=TokenLinear, bias=bias)
+        self.weighing = weighing(num_heads, self.head_size)
+        self.output = linear(width, d_model, gain=LAYER_GAIN, bias=bias)
+
+    @property
+    def is_scaled_dot_product(self) -> bool:
+        """See `SelfAttention.is_scaled_dot_product`."""
+        return self.weighing.is_scaled_dot_product
 
     def forward(self, hidden: Tensor, memory: Tensor, sentences: Sentences, memory_sentences: Sentences) -> Projected:
         """(target_tokens, d_model), (source_tokens, d_model) -> (target_tokens, d_model)"""

@@ -115,29 +115,34 @@ class Weighing(ScaledDotProduct):
 
     def make_projection(self, layer: nn.Module) -> Callable[[Tensor], Tensor]:
         """Return a function (rows, d_model) -> (rows, outputs). It applies the linear layer `layer`. Then it
-        transforms the first d_model outputs, which are the queries, with `prepare`."""
+        transforms the first outputs, heads * head_size, which are the queries, with `prepare`."""
         if self.score.prepare is None:
             return cast(Callable[[Tensor], Tensor], layer.forward)
         weight, bias = self.prepared_parameters(cast(nn.Linear, layer))
         return lambda hidden: F.linear(hidden, weight, bias)
 
-    def prepared_parameters(self, layer: nn.Linear) -> tuple[Tensor, Tensor]:
-        """Return the weight and the bias of a linear layer that computes the same as `make_projection(layer)`."""
+    def prepared_parameters(self, layer: nn.Linear) -> tuple[Tensor, Tensor | None]:
+        """Return the weight and the bias of a linear layer that computes the same as `make_projection(layer)`. The bias
+        is None if `layer` has none."""
         if self.score.prepare is None:
             return layer.weight, layer.bias
         # `prepare` is linear, so it can be applied once to the weight and the bias, instead of to each query.
-        columns = torch.cat([layer.weight, layer.bias[:, None]], 1)             # (outputs, d_model + 1)
-        query_rows, other_rows = columns[: layer.in_features], columns[layer.in_features :]
-        prepared = self.prepare(query_rows.T.reshape(layer.in_features + 1, self.num_heads, -1)).flatten(1).T
+        columns = layer.weight                                                  # (outputs, d_model), or one more column
+        if layer.bias is not None:
+            columns = torch.cat([columns, layer.bias[:, None]], 1)
+        width = self.num_heads * self.head_size
+        query_rows, other_rows = columns[:width], columns[width:]
+        prepared = self.prepare(query_rows.T.reshape(-1, self.num_heads, self.head_size)).flatten(1).T
         columns = torch.cat([prepared, other_rows])
-        return columns[:, :-1], columns[:, -1]
+        return (columns, None) if layer.bias is None else (columns[:, :-1], columns[:, -1])
 
     @torch.no_grad()
     def fold_into(self, layer: nn.Linear) -> None:
         """Make `prepare` a part of the projection of the queries: later calls compute the same in fewer operators."""
         weight, bias = self.prepared_parameters(layer)
         layer.weight.copy_(weight)
-        layer.bias.copy_(bias)
+        if bias is not None:
+            layer.bias.copy_(bias)
         if self.score.prepare is not None:
             self.score, self.weight = SCORES["scaled_dot"], None
 

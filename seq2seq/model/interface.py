@@ -142,7 +142,7 @@ class Model(nn.Module):
         if self.pads:
             return False
         weight = next(self.parameters())
-        return all(layer.weighing.is_scaled_dot_product and
+        return all(layer.is_scaled_dot_product and
                    runs_packed(weight.new_empty(0, layer.num_heads, head_size or layer.head_size, dtype=dtype))
                    for layer in self.attentions)
 

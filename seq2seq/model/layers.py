@@ -25,7 +25,7 @@ class TokenLinear(nn.Linear):
 
     def forward(self, rows: Tensor) -> Tensor:
         """(…, inputs) -> (…, outputs)"""
-        if torch.is_grad_enabled() and usable_in_16_bits(rows):
+        if torch.is_grad_enabled() and self.bias is not None and usable_in_16_bits(rows):
             from seq2seq.model.kernels.row_sums import linear
 
             return linear(rows, self.weight, self.bias)
@@ -51,18 +51,25 @@ class Projected(NamedTuple):
         return self.product if self.bias is None else self.product + self.bias
 
 
-def linear(inputs: int, outputs: int, *, fused: int = 1, gain: float = 1.0, kind: type[nn.Linear] = nn.Linear
-           ) -> nn.Linear:
-    """Return a linear layer with bias 0 and Glorot-uniform weights (Glorot and Bengio 2010, equation 16).
+def linear(inputs: int, outputs: int, *, fused: int = 1, gain: float = 1.0, kind: type[nn.Linear] = nn.Linear,
+           bias: bool = True) -> nn.Linear:
+    """Return a linear layer with Glorot-uniform weights (Glorot and Bengio 2010, equation 16), and bias 0 or none.
 
     fused: number of matrices stacked in the weight. Each matrix is initialised like the weight of a separate layer.
     gain: factor by which the bounds of the uniform distribution are multiplied. kind: class of the layer.
     """
-    layer = kind(inputs, outputs)
+    layer = kind(inputs, outputs, bias=bias)
     for matrix in layer.weight.detach().chunk(fused):
         nn.init.xavier_uniform_(matrix, gain)
-    nn.init.zeros_(layer.bias)
+    if bias:
+        nn.init.zeros_(layer.bias)
     return layer
+
+
+def make_norm(norm_type: str, d_model: int) -> nn.Module:
+    """Return a layer norm (Ba et al. 2016), or the root-mean-square norm of T5, which neither subtracts a mean nor adds
+    a bias (Zhang and Sennrich 2019, arXiv:1910.07467). norm_type: "layer" or "rms"."""
+    return nn.LayerNorm(d_model, eps=1e-5) if norm_type == "layer" else nn.RMSNorm(d_model, eps=1e-6)
 
 
 class Dropout(nn.Module):
@@ -120,7 +127,12 @@ def fairseq_sinusoids(length: int, d_model: int) -> Tensor:
     return torch.cat([angles.sin(), angles.cos()], dim=1).float()
 
 
-POSITION_TABLES = {"sinusoidal": sinusoids, "fairseq": fairseq_sinusoids}
+def no_encoding(length: int, d_model: int) -> Tensor:
+    """Return the encoding of relative positions, which are in the scores of attention alone: 0, (length, d_model)."""
+    return torch.zeros(length, d_model)
+
+
+POSITION_TABLES = {"sinusoidal": sinusoids, "fairseq": fairseq_sinusoids, "relative": no_encoding}
 """Functions that compute fixed positional encodings, by `model.positions`."""
 
 
@@ -152,16 +164,17 @@ def embeddings(tied: str, source_vocab_size: int, target_vocab_size: int,
     Elements are normally distributed with a standard deviation of 1/sqrt(d_model). Embeddings that are scaled by
     sqrt(d_model) then have unit variance, and the logits of a tied output matrix are small.
 
-    tied: "all" (all three are one matrix), "decoder" (target and output are one matrix), or "none".
+    tied: "all" (all three are one matrix), "decoder" (target and output are one matrix), "inputs" (source and target
+        are one matrix), or "none".
     Raises:
-        ValueError: `tied` is "all", but the vocabularies differ in size.
+        ValueError: source and target are one matrix, but the vocabularies differ in size.
     """
-    if tied == "all" and source_vocab_size != target_vocab_size:
+    if tied in ("all", "inputs") and source_vocab_size != target_vocab_size:
         raise ValueError(f"cannot tie embeddings of {source_vocab_size} source and {target_vocab_size} target ids")
 
     def initialise(vocab_size: int) -> nn.Parameter:
         return nn.Parameter(nn.init.normal_(torch.empty(vocab_size, d_model), std=d_model**-0.5))
 
     target = initialise(target_vocab_size)
-    return (target, target if tied == "all" else initialise(source_vocab_size),
-            initialise(target_vocab_size) if tied == "none" else target)
+    return (target, target if tied in ("all", "inputs") else initialise(source_vocab_size),
+            initialise(target_vocab_size) if tied in ("inputs", "none") else target)

@@ -221,8 +221,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 if divergence:
                     logits += added
                 torch.mm(logits, weight, out=hidden_gradient[rows])
-                product = logits.T @ hidden[rows]
-                weight_gradient = product.to(precise) if weight_gradient is None else weight_gradient.add_(product)
+                if ctx.needs_input_grad[1]:
+                    product = logits.T @ hidden[rows]
+                    weight_gradient = product.to(precise) if weight_gradient is None else weight_gradient.add_(product)
                 if bias.numel():
                     bias_gradient += logits.sum(0, dtype=precise)
         log_probabilities = target_log_p.squeeze(1).mul_(counted)
@@ -233,12 +234,14 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             mean_logits = counted_hidden.sum(0) @ mean_weight + number * bias.sum(dtype=precise) / vocab_size
             # -(mean log p over the vocabulary) = log sum exp of the logits - mean of the logits.
             total = total + smoothing * ((target_logits.squeeze(1) * counted - log_probabilities).sum() - mean_logits)
-        if smoothing and weight_gradient is not None:
+        if smoothing and differentiate:
             hidden_gradient -= (smoothing * mean_weight).to(hidden.dtype) * counted[:, None]
-            weight_gradient -= smoothing / vocab_size * counted_hidden.sum(0)
             bias_gradient -= smoothing / vocab_size * number
-        if weight_gradient is not None:
-            ctx.save_for_backward(hidden_gradient, weight_gradient.to(weight.dtype), bias_gradient.to(bias.dtype))
+        if smoothing and weight_gradient is not None:
+            weight_gradient -= smoothing / vocab_size * counted_hidden.sum(0)
+        if differentiate:
+            weight_gradient = None if weight_gradient is None else weight_gradient.to(weight.dtype)
+            ctx.save_for_backward(hidden_gradient, weight_gradient, bias_gradient.to(bias.dtype))
         ctx.mark_non_differentiable(log_probabilities)
         return total, log_probabilities
 
@@ -248,7 +251,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         if not gradient.is_cuda and gradient.item() == 1:                       # the usual case; nothing to scale
             return hidden_gradient, weight_gradient, bias_gradient, None, None, None, None
         scale = gradient.to(hidden_gradient.dtype)
-        return hidden_gradient * scale, weight_gradient * scale, bias_gradient * scale, None, None, None, None
+        scaled = None if weight_gradient is None else weight_gradient * scale
+        return hidden_gradient * scale, scaled, bias_gradient * scale, None, None, None, None
 
 
 def divergence_gradient(logits: Tensor, counted: Tensor, weight: float, symmetric: bool) -> tuple[Tensor, Tensor]:

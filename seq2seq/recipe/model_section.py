@@ -6,9 +6,16 @@
 import builtins
 import warnings
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, ValidationInfo, ValidatorFunctionWrapHandler, WrapValidator, field_validator
+from pydantic import (
+    Field,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    field_validator,
+    model_validator,
+)
 
 from seq2seq.errors import UserError
 from seq2seq.plug_ins import (
@@ -48,7 +55,7 @@ PACKAGES_CAN = "Installed packages can register others."
 KNOWN_TO_ENGINES = frozenset({
     "base", "type", "d_model", "dropout", "max_positions", "scale_embedding", "encoder_layers", "decoder_layers",
     "tied_embeddings", "output_bias", "num_heads", "score", "normalize", "selection", "copy", "window", "feed_forward",
-    "activation", "norm", "positions", "decoder_start", "tied_decoder_layers", "context"})
+    "activation", "norm", "positions", "decoder_start", "embedding_norm", "tied_decoder_layers", "context"})
 """Keys of a Transformer that the kernels and exports either compute or refuse (`peculiarity`). Any other key with
 another value than its default is refused, so that a new key cannot be overlooked there."""
 DEFAULT_TYPE = "transformer"
@@ -127,14 +134,15 @@ class _EncoderDecoder(_Decoder):
 class _Vocabulary(ModelSection):
     """Keys of models whose output layer has a row for each id of a vocabulary."""
 
-    tied_embeddings: Literal["all", "decoder", "none"] = "all"
+    tied_embeddings: Literal["all", "decoder", "inputs", "none"] = "all"
     """Matrices that share their weights: `all` (source embedding, target embedding and output), `decoder` (target
-    embedding and output) or `none`. A language model has no source; for it, `all` and `decoder` are the same."""
+    embedding and output), `inputs` (source and target embedding) or `none`. A language model has no source; for it,
+    `all` and `decoder` are the same, and so are `inputs` and `none`."""
     output_bias: bool = False
     """Add a learned bias to the logits."""
 
     combinations: ClassVar[tuple[Combination, ...]] = (
-        Combination(has_value("model.tied_embeddings", "all"), TWO_VOCABULARIES,
+        Combination(has_value("model.tied_embeddings", "all", "inputs"), TWO_VOCABULARIES,
                     "one matrix for source and target needs one vocabulary; 'decoder' and 'none' do not"),)
 
 
@@ -142,7 +150,8 @@ class _Attention(ModelSection):
     """Keys of models with attention."""
 
     num_heads: Annotated[int, Field(gt=0, le=256)] = 8
-    """Number of attention heads. It must divide `d_model`. More heads need more memory for attention scores."""
+    """Number of attention heads. It must divide `d_model`, unless `head_size` is set. More heads need more memory for
+    attention scores."""
     score: Annotated[str, Field(json_schema_extra={"examples": list(SCORES)})] = "scaled_dot"
     """Scoring function of attention: `scaled_dot`, `dot`, `additive`, `bilinear`, or one that an installed package
     registers."""
@@ -154,13 +163,12 @@ class _Attention(ModelSection):
         own = {} if self.score in SCORES else dict([package_of(ATTENTION_SCORES, self.score)])
         return super().packages | own
 
-    @field_validator("num_heads")
-    @classmethod
-    def _require_heads_to_divide_width(cls, num_heads: int, info: ValidationInfo) -> int:
-        d_model = info.data.get("d_model", 0)
-        if d_model % num_heads:
-            raise ValueError(f"d_model ({d_model}) cannot be divided into {num_heads} heads of equal size")
-        return num_heads
+    @model_validator(mode="after")
+    def _require_heads_to_divide_width(self) -> Self:
+        if getattr(self, "head_size", None) is None and self.d_model % self.num_heads:
+            raise RecipeValueError("num_heads", f"d_model ({self.d_model}) cannot be divided into {self.num_heads} "
+                                   "heads of equal size")
+        return self
 
     @field_validator("score")
     @classmethod
@@ -177,21 +185,22 @@ class _TransformerLayers(_Attention):
     """Maximum distance between positions that attend to each other in self-attention. Not set: no limit."""
     feed_forward: Annotated[int, Field(gt=0, le=1_000_000)] = 2048
     """Hidden width of the feed-forward sublayers."""
-    activation: Literal["relu", "gelu", "silu"] = "relu"
-    """Activation of the feed-forward sublayers."""
+    activation: Literal["relu", "gelu", "silu", "gelu_tanh"] = "relu"
+    """Activation of the feed-forward sublayers. `gelu_tanh` is the approximation of GELU in T5."""
     norm: Literal["post", "pre"] = "post"
     """Layer normalisation: `post` after each residual sum (as in Vaswani et al. 2017), `pre` before each sublayer
     (easier to train for deep models)."""
-    positions: Literal["sinusoidal", "fairseq", "learned"] = "sinusoidal"
+    positions: Literal["sinusoidal", "fairseq", "learned", "relative"] = "sinusoidal"
     """Positional encoding: `sinusoidal` (as in Vaswani et al. 2017); `fairseq`, the sinusoids of fairseq's models, such
-    as M2M-100 and NLLB-200, with other frequencies and in another order; or `learned`, a learned embedding, which has
-    one vector for each of `max_positions`."""
+    as M2M-100 and NLLB-200, with other frequencies and in another order; `learned`, a learned embedding, which has
+    one vector for each of `max_positions`; or `relative`, a learned bias of the scores of self-attention for each head
+    and 32 classes of distances (Raffel et al. 2020, arXiv:1910.10683)."""
 
     @field_validator("positions")
     @classmethod
     def _require_even_width_for_sinusoids(cls, positions: str, info: ValidationInfo) -> str:
         d_model = info.data.get("d_model", 0)
-        if positions != "learned" and d_model % 2:
+        if positions in ("sinusoidal", "fairseq") and d_model % 2:
             raise ValueError(f"sinusoidal positions need an even d_model, found {d_model}")
         return positions
 
@@ -245,8 +254,21 @@ class TransformerSection(_TransformerLayers, _CrossAttention):
     heads instead of one). `pointer`: recurrent pointer network (Vinyals et al. 2015), whose target file contains
     positions of source words, numbered from 1 (`1 3 2`). `language_model`: decoder-only Transformer, which continues
     text. Installed packages can register other types. Each type has its own keys."""
-    decoder_start: Literal["<s>", "</s>"] = "<s>"
-    """Symbol that the decoder reads before the first piece. Models of fairseq, such as M2M-100, read `</s>`."""
+    decoder_start: Literal["<s>", "</s>", "<unk>"] = "<s>"
+    """Symbol that the decoder reads before the first piece. Models of fairseq, such as M2M-100, read `</s>`, MADLAD-400
+    reads `<unk>`."""
+    embedding_norm: bool = False
+    """Layer normalisation of the sum of embedding and positional encoding, as in mBART."""
+    norm_type: Literal["layer", "rms"] = "layer"
+    """Kind of all norms: `layer`, or `rms`, which divides by the root mean square and adds no bias (Zhang and Sennrich
+    2019, arXiv:1910.07467)."""
+    gated: bool = False
+    """Multiply the inner layer of the feed-forward sublayers by a gate, the activation of a second layer (Shazeer 2020,
+    arXiv:2002.05202)."""
+    bias: bool = True
+    """Add learned biases in the linear layers of encoder and decoder."""
+    head_size: Annotated[int, Field(gt=0, le=65_536)] | None = None
+    """Width of an attention head. Not set: `d_model` divided by `num_heads`."""
     tied_decoder_layers: bool = False
     """All decoder layers share their weights (Dabre and Fujita 2019, arXiv:1807.05353). The model is smaller, but not
     faster."""
@@ -276,11 +298,15 @@ class TransformerSection(_TransformerLayers, _CrossAttention):
             return "reads the context hierarchically (model.context)"
         if self.selection != "soft":
             return f"has {self.selection} attention (model.selection)"
+        if self.positions == "relative":
+            return "has relative positions (model.positions)"
         if self.score not in DOT_PRODUCTS:
             kind = "are not dot products" if self.score in SCORES else "this package does not know"
             return f"has attention scores that {kind} (model.score: {self.score})"
         if self.normalize != "softmax":
             return f"has attention without softmax (model.normalize: {self.normalize})"
+        if self.activation == "gelu_tanh":
+            return "has an approximation of GELU (model.activation: gelu_tanh)"
         fields = type(self).model_fields
         others = [key for key in fields.keys() - KNOWN_TO_ENGINES if getattr(self, key) != fields[key].default]
         return f"has a value of model.{min(others)} that they do not know" if others else None

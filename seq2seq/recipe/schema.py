@@ -318,7 +318,7 @@ class Recipe(Section):
         return self.model_copy(update={
             "data": self.data.with_corpora(lambda corpus: corpus.for_bundle()).model_copy(update={"root": "."}),
             "tokenizer": self.tokenizer.model_copy(update={"taken_from": None}),
-            "training": self.training.model_copy(update={"start_from": None}),
+            "training": self.training.model_copy(update={"start_from": None, "freeze": ()}),
         })
 
     def to_yaml(self) -> str:

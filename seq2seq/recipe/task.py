@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 Metric = Literal["bleu", "chrf", "ter", "exact", "perplexity", "word_perplexity", "character_perplexity"]
 RANGES: Mapping[str, tuple[float, float]] = {
-    "bleu": (0, 100), "chrf": (0, 100), "ter": (0, math.inf), "exact": (0, 100),
+    "bleu": (0, 100), "tokenized_bleu": (0, 100), "chrf": (0, 100), "ter": (0, math.inf), "exact": (0, 100),
     "perplexity": (1, math.inf), "word_perplexity": (1, math.inf), "character_perplexity": (1, math.inf)}
 """Lowest and highest value of each metric. TER is above 100 if a translation is much longer than its reference."""
 

@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from io import StringIO
 from typing import Any, NamedTuple
@@ -11,6 +12,8 @@ from ruamel.yaml.constructor import SafeConstructor
 from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.representer import RoundTripRepresenter
+
+from seq2seq.errors import OptionError
 
 Key = tuple[str | int, ...]
 """Key of a value in a recipe, as a tuple of names and list indices: ("data", "train", 0, "source")."""
@@ -208,6 +211,23 @@ class _Reader:
 
     def location(self, node: Node) -> SourceLocation:
         return SourceLocation(self.source, node.start_mark.line + 1 if self.line is None else self.line)
+
+
+def listed_values(settings: Sequence[str], example: str) -> dict[str, list[Any]]:
+    """Return the values of each key of options such as beam_size=1,5. Values are in YAML, with commas between them.
+
+    example: such an option, for errors.
+    """
+    values: dict[str, list[Any]] = {}
+    for setting in settings:
+        key, _, written = setting.partition("=")
+        listed = read_yaml(f"[{written}]", setting)
+        if not key or not written.strip() or listed.diagnostics or not isinstance(listed.value, list):
+            raise OptionError(f"{setting}: expected a key and its values with commas between them, such as {example}.")
+        if key in values:
+            raise OptionError(f"{setting}: {key} is given twice. Write all its values in one list.")
+        values[key] = listed.value
+    return values
 
 
 def _syntax_diagnostic(error: Exception, source: str, line: int | None) -> Diagnostic:

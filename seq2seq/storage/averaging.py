@@ -146,11 +146,12 @@ def _checkpoints(paths: Sequence[Path], last: int | None) -> Iterator[Path]:
 
 
 def validated_weights(path: Path) -> dict[str, Tensor]:
-    """Return the weights that validation uses: a checkpoint's moving averages, or its model weights if it has none."""
+    """Return the weights that validation uses: a checkpoint's moving averages, or the weights themselves if they have
+    none."""
     checkpoint = load_checkpoint(path)
     averaged = {name.removeprefix(MOVING_AVERAGE): tensor for name, tensor in checkpoint.state.items()
                 if name.startswith(MOVING_AVERAGE)}
-    return averaged or checkpoint.model
+    return checkpoint.model | averaged
 
 
 def _description(run: Path) -> tuple[Recipe | str, dict[str, Any]]:

@@ -10,9 +10,6 @@ from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.vocabulary import Vocabulary
 
-UNUSED = "<unused "
-"""Beginning of the names of ids that have an embedding, but no piece: two in NLLB-200, eight in M2M-100."""
-
 
 class FairseqVocabulary(MarianVocabulary):
     """Vocabulary in which a token before each text names the language of this text, in sources and in targets.
@@ -35,8 +32,8 @@ class FairseqVocabulary(MarianVocabulary):
 
     @property
     def _never_generated_symbols(self) -> set[int]:
-        unused = {index for name, index in self.ids.items() if name in ("<pad>", "<mask>") or name.startswith(UNUSED)}
-        return super()._never_generated_symbols | unused | set(self.languages.values())
+        symbols = {index for name, index in self.ids.items() if name in ("<pad>", "<mask>")}
+        return super()._never_generated_symbols | symbols | set(self.languages.values())
 
     @cached_property
     def piece_bytes(self) -> list[bytes]:

@@ -7,6 +7,7 @@ That vocabulary contains the pieces of both models, and language tokens such as 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
@@ -27,6 +28,11 @@ from seq2seq.tokenizers.vocabulary import (
     piece_spans,
     require_size,
 )
+
+UNUSED = "<unused "
+"""Beginning of the names of ids that have an embedding, but no piece: two in NLLB-200, eight in M2M-100, 128 in T5."""
+MADLAD_TOKEN = re.compile(r"<2([a-z]{2,3}(?:_[A-Za-z]{2,8})*)>")
+"""Language tokens of MADLAD-400, such as `<2de>`, which are pieces of sentencepiece. The group is the code."""
 
 
 class MarianVocabulary(Vocabulary):
@@ -57,7 +63,17 @@ class MarianVocabulary(Vocabulary):
 
     @cached_property
     def languages(self) -> dict[str, int]:
-        return {match[1]: index for name, index in self.ids.items() if (match := LANGUAGE_TOKEN.fullmatch(name))}
+        return {match[1]: index for name, index in self.ids.items()
+                if (match := LANGUAGE_TOKEN.fullmatch(name) or MADLAD_TOKEN.fullmatch(name))}
+
+    def token_ids(self, token: int) -> list[int]:
+        # MADLAD-400 was trained on text that begins with the token; sentencepiece puts a space before each text.
+        name = self._names[token]
+        return self._look_up_pieces(name) if MADLAD_TOKEN.fullmatch(name) else [token]
+
+    @property
+    def _never_generated_symbols(self) -> set[int]:
+        return super()._never_generated_symbols | {index for name, index in self.ids.items() if name.startswith(UNUSED)}
 
     def shares_ids_with(self, other: Vocabulary) -> bool:
         return isinstance(other, MarianVocabulary) and self.ids == other.ids

@@ -29,6 +29,7 @@ from seq2seq.tokenizers.vocabulary import (
     CONTROL_CHARACTERS,
     END_ID,
     START_ID,
+    SYMBOLS,
     UNKNOWN_ID,
     Vocabulary,
     encode_lines,
@@ -42,7 +43,7 @@ from seq2seq.tokenizers.whole_words import HEADER, Words, position_vocabulary, t
 if TYPE_CHECKING:
     from seq2seq.recipe import TokenizerSection
 
-__all__ = ["END_ID", "START_ID", "UNKNOWN_ID", "Tokenizer", "Tokenizers", "Vocabulary", "Words",
+__all__ = ["END_ID", "START_ID", "SYMBOLS", "UNKNOWN_ID", "Tokenizer", "Tokenizers", "Vocabulary", "Words",
            "reservoir_sample", "train_tokenizers"]
 
 Item = TypeVar("Item")

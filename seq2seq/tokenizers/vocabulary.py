@@ -21,6 +21,7 @@ from seq2seq.tokenizers.source import Source
 UNKNOWN_ID = 0
 START_ID = 1
 END_ID = 2
+SYMBOLS = {"<unk>": UNKNOWN_ID, "<s>": START_ID, "</s>": END_ID}
 
 MAX_PIECES = 500_000
 """Maximum size of a vocabulary that is read: twice the largest of published translation models (256,000). Loading
@@ -93,6 +94,10 @@ class Vocabulary(ABC):
         """Return the token of a language, such as `>>de<<`; "" if the vocabulary has none for it."""
         token = self.language_id(code)
         return "" if token is None else self.pieces([token])[0]
+
+    def token_ids(self, token: int) -> list[int]:
+        """Return the ids with which a line begins that has this language token."""
+        return [token]
 
     def token_language(self, line: Source) -> str:
         """Return the code of the language that the token before a line names."""
@@ -185,7 +190,7 @@ class Vocabulary(ABC):
         After a token, the text begins with a space, because transformers so encodes `>>de<< text` with an export of
         this package."""
         tokens = [[] if isinstance(line, str) or (token := self.language_id(self.token_language(line))) is None
-                  else [token] for line in lines]
+                  else self.token_ids(token) for line in lines]
         texts = [self.normalized(as_line(line)) for line in lines]
         if self.begins_with_own_language:
             return tokens, texts

@@ -216,11 +216,11 @@ def head_log_weights(attention: CrossAttention, hidden: Tensor, memory: Tensor, 
                      ) -> Tensor:
     """Return the logarithms of the first head's weights, (sentences, longest target, longest source) in fp32; 0 for
     padding of the source."""
-    d_model = hidden.shape[1]
-    size = d_model // attention.num_heads
+    size = attention.head_size
 
     def projected(layer: nn.Linear, inputs: Tensor, sentences: Sentences) -> Tensor:
-        rows = F.linear(inputs, layer.weight[:size], layer.bias[:size])         # keys are the first rows of key_value
+        bias = None if layer.bias is None else layer.bias[:size]
+        rows = F.linear(inputs, layer.weight[:size], bias)                      # keys are the first rows of key_value
         return unpack(rows.view(-1, 1, 1, size), sentences)[0].squeeze(1).float()
 
     query, key = projected(attention.query, hidden, targets), projected(attention.key_value, memory, sources)

@@ -18,7 +18,7 @@ from seq2seq.data.corpus import read_pairs
 from seq2seq.data.epoch_plan import EpochPlan, delete_plans, open_plan, plan_epoch
 from seq2seq.data.preparation import Prepared, known_tags, unique_label
 from seq2seq.data.resampled_epochs import ResampledEpochs
-from seq2seq.devices import choose_floating_point, describe, kind
+from seq2seq.devices import choose_floating_point, describe, free_memory, kind, process_memory
 from seq2seq.evaluation.learning_curves import draw_curves
 from seq2seq.evaluation.scores import to_dict
 from seq2seq.inference.load_model import StoredModel, as_arrays, stored_weights
@@ -77,7 +77,7 @@ class TrainingLoop:
 
     def __post_init__(self) -> None:
         self.section = self.recipe.training
-        self.parameters = sum(weight.numel() for weight in self.step.weights)
+        self.parameters = sum(weight.numel() for weight in self.step.model.parameters())
         self.results = StepResults(self.state, self.prepared.corpus, self.step.dtype)
         self.clock = self.step.clock
         self.writer = BackgroundWriter()
@@ -195,8 +195,10 @@ class TrainingLoop:
 
     def _print_summary(self) -> None:
         dropped = sum(sum(counts["dropped"].values()) for counts in self.prepared.counts.values())
+        trained = sum(weight.numel() for weight in self.step.weights)
+        frozen = f" ({trained:,} of them trained)" if trained < self.parameters else ""
         log_lines.print_training_summary(
-            self.run, f"{self.parameters:,} parameters, {len(self.prepared.corpus):,} training pairs "
+            self.run, f"{self.parameters:,} parameters{frozen}, {len(self.prepared.corpus):,} training pairs "
             f"({dropped:,} dropped in cleaning), {len(self.validation.pairs):,} validation pairs; "
             f"{str(self.step.dtype).removeprefix('torch.')} on {describe(str(self.step.device))}", self.state.step,
             self.section)
@@ -248,7 +250,7 @@ class TrainingLoop:
         if len(paths) < 2 or steps == self.state.averaged:
             return
         # Only the main rank reads the checkpoints, because all ranks must evaluate the same average.
-        weights: Sequence[Tensor] = self.step.weights
+        weights: Sequence[Tensor] = [weight.detach().clone() for weight in self.step.weights]
         count = len(paths)
         if self.group.is_main:
             averaged, count = average_intact(list(paths.values()))
@@ -354,7 +356,10 @@ class TrainingLoop:
             self._finish_writing()                                      # so that there is only one copy at a time
             with self.clock.phase("saving"):
                 self.state.logged = log.records
-                self.writer.start(self._copy_to_write(log))
+                if self._has_memory_for_copy():
+                    self.writer.start(self._copy_to_write(log))
+                else:
+                    self._copy_to_write(log, copies=False)()
 
     def _require_same_weights(self) -> None:
         with self.clock.phase("waiting"):
@@ -364,11 +369,21 @@ class TrainingLoop:
         with self.clock.phase("saving"):
             self.writer.wait()
 
-    def _copy_to_write(self, log: Log) -> Callable[[], None]:
-        """Return a function that writes a checkpoint of the present state."""
+    def _has_memory_for_copy(self) -> bool:
+        """Return True if there is memory for a copy of what a checkpoint has, and for the next steps beside it. If not,
+        the training waits while the checkpoint is written. On a GPU, the copy is needed in any case."""
+        free, used = free_memory("cpu"), process_memory()
+        if kind(str(self.step.device)) != "cpu" or free is None or used is None:
+            return True
+        copied = sum(tensor.nbytes for tensor in (*self.step.model.parameters(), *self.step.state().values()))
+        return copied + max(0, used.peak - used.now) < free
+
+    def _copy_to_write(self, log: Log, copies: bool = True) -> Callable[[], None]:
+        """Return a function that writes a checkpoint of the present state. copies: False if the function is called
+        before the state changes."""
         step = self.state.step
-        weights = {name: weight.to("cpu", copy=True) for name, weight in stored_weights(self.step.model).items()}
-        tensors = self.step.state()
+        weights = {name: weight.to("cpu", copy=copies) for name, weight in stored_weights(self.step.model).items()}
+        tensors = {name: value.to("cpu", copy=copies) for name, value in self.step.state().items()}
         info = {"progress": asdict(self.state), VALIDATED: self.state.validated(), "precision": str(self.step.dtype),
                 "data": self.prepared.fingerprint, "data_files": self.prepared.checksums,
                 "validation": self.validation.fingerprint, "validation_files": self.validation.checksums,

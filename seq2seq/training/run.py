@@ -73,9 +73,9 @@ from seq2seq.translation.translator import Translator
 SHAPE_STEPS = 10_000
 """Maximum number of steps that decide the shape of batches, so that a training on a large corpus starts quickly. Few of
 the later batches are larger, and these are split."""
-DIRECTORY_SECONDS = 30
+DIRECTORY_SECONDS = 90
 """Maximum time until a file that the main rank has written is visible on other machines. Network file systems cache
-lists of files for some seconds."""
+lists of files, also the absence of one, for 30 to 60 seconds."""
 
 
 def train(recipe: Recipe, run: str | Path, restart: bool | None = False) -> ScoresByTest:

@@ -22,7 +22,7 @@ from seq2seq.data.batching import Batch, EncodedCorpus, Shape, derived_seed, gat
 from seq2seq.devices import allow_tf32, is_out_of_memory
 from seq2seq.errors import UserError
 from seq2seq.inference.cuda_graphs import CudaGraphs
-from seq2seq.model import Model
+from seq2seq.model import Model, freeze
 from seq2seq.model.consistency import TokenCutoff, consistency_loss, two_passes
 from seq2seq.model.loss import LossSum
 from seq2seq.recipe import TrainingSection
@@ -40,7 +40,8 @@ OPTIMIZER = "optimizer."
 class TrainingStep:
     """Optimizer steps of a model, with everything that they change: the weights, the optimizer and the moving average.
 
-    weights, names: weights of the model in fp32, and their names, in the order of the model's parameters.
+    weights, names: weights of the model that are trained, in fp32, and their names, in the order of the model's
+        parameters. The others are frozen (`training.freeze`): they have no gradient and no optimizer state.
     compute_model: the model itself, or a copy in bf16 or fp16, which computes losses and gradients.
     blocks, ema_blocks: the weights, and their exponential moving average (empty without `ema_decay`), in blocks.
     max_tokens: maximum number of tokens of a micro-batch, source and target together; larger micro-batches are split.
@@ -64,8 +65,9 @@ class TrainingStep:
             group: ranks that compute the micro-batches of a step together.
         """
         self.model, self.section, self.group, self.guided, self.cutoff = model, section, group, guided, cutoff
-        self.names = [name for name, _ in model.named_parameters()]
-        self.weights = list(model.parameters())
+        freeze(model, section.freeze)
+        trained = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
+        self.names, self.weights = [name for name, _ in trained], [weight for _, weight in trained]
         self.device, self.dtype, self.seed, self.max_length = self.weights[0].device, dtype, seed, max_length
         # Muon needs the matrices themselves. On a CPU, a call costs less than on a GPU, and separate weights are saved
         # without copies.
@@ -74,9 +76,11 @@ class TrainingStep:
         # Mixed precision: weights and accumulated gradients are fp32, because rounding in 16 bits loses small updates.
         # Forward and backward pass may use a copy in bf16 or fp16, whose matrix products are several times faster.
         self.compute_model = model if dtype == self.weights[0].dtype else copy.deepcopy(model).to(dtype)
-        self.compute_weights = list(self.compute_model.parameters())
+        self.compute_weights = [weight for weight in self.compute_model.parameters() if weight.requires_grad]
+        # On a CPU, memory may be short, and the copy of a gradient costs the same for each weight by itself.
+        self.adds_at_once = self.device.type == "cpu"
         self.compute_blocks = self.blocks if self.compute_model is model else WeightBlocks(self.compute_weights, joined)
-        self.optimizer = build_optimizer(section, model.named_parameters(), dtype, self.blocks)
+        self.optimizer = build_optimizer(section, trained, dtype, self.blocks)
         self.ema_blocks = [block.detach().clone() for block in self.blocks.blocks] if section.ema_decay else []
         self.shape = shape
         self.max_tokens: int | None = None
@@ -131,36 +135,51 @@ class TrainingStep:
             gradient: (elements,), in the dtype of the weights; all gradients, in the order of the weights. It is valid
                 until the next call.
         """
-        sums = torch.zeros(2, dtype=torch.float64, device=self.device)
+        gradient = None
+        while gradient is None:
+            sums = torch.zeros(2, dtype=torch.float64, device=self.device)
+            gradient = self._sum_of_gradients(corpus, micro_batches, number, sums)
+        for block, part in zip(self.blocks.blocks, self.blocks.blocks_of(gradient), strict=True):
+            block.grad = part
+        return sums, gradient
+
+    def _sum_of_gradients(self, corpus: EncodedCorpus, micro_batches: Sequence[tuple[tuple[int, ...], np.ndarray]],
+                          number: int, sums: Tensor) -> Tensor | None:
+        """Return the sum of the gradients, (elements,), and add losses to `sums`. Arguments: as in `accumulate`.
+
+        Returns:
+            None if a micro-batch has failed while it was added to the sum, so that all must be computed again.
+        """
         gradient: Tensor | None = None
         pending = list(micro_batches)
         while pending:
             path, pairs = pending.pop(0)
             splits = list(self._split_to_fit(corpus, pairs))
-            if len(splits) == 1:
-                if gradient is not None and self.static is not None and gradient is self.static[1]:
-                    gradient = gradient.clone()                 # the graph would overwrite it with the next gradient
-                new = self._gradient_of_micro_batch(corpus, (number, *path), pairs, sums)
-                if new is None:
-                    self._lower_max_tokens(corpus, pairs)
-                    splits = [pairs[::2], pairs[1::2]]
-                else:
-                    gradient = new if gradient is None else gradient.add_(new)
             if len(splits) > 1:
                 pending = [((*path, part), split) for part, split in enumerate(splits)] + pending
-        if gradient is None:                                                    # a rank without micro-batches
-            gradient = self.blocks.buffer().zero_()
-        for block, part in zip(self.blocks.blocks, self.blocks.blocks_of(gradient), strict=True):
-            block.grad = part
-        return sums, gradient
+                continue
+            if gradient is not None and self.static is not None and gradient is self.static[1]:
+                gradient = gradient.clone()                 # the graph would overwrite it with the next gradient
+            new = self._gradient_of_micro_batch(corpus, (number, *path), pairs, sums, gradient)
+            if new is None and gradient is not None and self.adds_at_once:
+                return None
+            if new is None:
+                pending.insert(0, (path, pairs))
+            elif gradient is None or new is gradient:
+                gradient = new
+            else:
+                gradient.add_(new)
+        return self.blocks.buffer().zero_() if gradient is None else gradient   # a rank without micro-batches
 
     def _gradient_of_micro_batch(self, corpus: EncodedCorpus, path: tuple[int, ...], pairs: np.ndarray,
-                                 sums: Tensor) -> Tensor | None:
+                                 sums: Tensor, before: Tensor | None) -> Tensor | None:
         """Return the gradient of a micro-batch, (elements,), and add its loss and negative log-likelihood to `sums`.
 
         path: number of the step, then the path of the micro-batch. The seed of the dropout masks is derived from it.
+        before: sum of the gradients of earlier micro-batches; None: there are none. On a CPU, the gradient is added to
+            this sum, which is returned.
         Returns:
-            None if memory does not suffice; `sums` is then unchanged.
+            None if the micro-batch must be tried again, in parts if memory did not suffice. `sums` is then unchanged.
         """
         shape = self._fixed_shape()
         try:
@@ -169,13 +188,15 @@ class TrainingStep:
             with self.clock.phase("reading"):
                 batch = gather(corpus, pairs, fill, self.max_length).to(self.device)
             if shape is None or self.graphs is None:
-                gradient, losses = self.blocks.buffer(), self._losses()
+                adds = self.adds_at_once and before is not None
+                gradient, losses = (before if before is not None and adds else self.blocks.buffer()), self._losses()
                 links = None if self.guided is None else self.guided.labels.gather(corpus, pairs, batch)
-                self._forward_backward(batch, links, gradient, losses)
+                self._forward_backward(batch, links, gradient, losses, adds)
             else:
                 gradient, losses = self._run_graph(batch)
         except RuntimeError as error:
             if is_out_of_memory(error):
+                self._lower_max_tokens(corpus, pairs)
                 return None
             operator, without, _ = str(error).partition(" does not have a deterministic implementation")
             if not without or not self.deterministic:
@@ -183,32 +204,62 @@ class TrainingStep:
             console.warn(f"trainings with the same seed will differ slightly on this device, because PyTorch has no "
                          f"deterministic algorithm there for {operator}")
             self.deterministic = False
-            return self._gradient_of_micro_batch(corpus, path, pairs, sums)
+            return None
         finally:
             for weight in self.compute_weights:
                 weight.grad = None
         sums += losses
         return gradient
 
-    def _forward_backward(self, batch: Batch, links: np.ndarray | None, gradient: Tensor, losses: Tensor) -> None:
+    def _forward_backward(self, batch: Batch, links: np.ndarray | None, gradient: Tensor, losses: Tensor,
+                          adds: bool = False) -> None:
         """Do a forward and a backward pass.
 
         Args:
             links: labels of the alignment head (see `AlignmentLabels.gather`); None without guided alignment.
             gradient: (elements,), is overwritten with the gradient of all weights.
             losses: (2,) float64, is overwritten with the loss and the negative log-likelihood.
+            adds: True to add the gradient to `gradient`, on a CPU.
         """
         for weight in self.compute_weights:                                     # a failed capture may leave gradients
             weight.grad = None
         loss_scale = self.optimizer.loss_scale
-        with strictly_deterministic() if self.deterministic else nullcontext():
+        collecting = self._collecting(self.blocks.views(gradient), adds) if self.adds_at_once else nullcontext()
+        with strictly_deterministic() if self.deterministic else nullcontext(), collecting:
             total, loss = self.loss(batch, links)
             total.backward(None if loss_scale is None else loss_scale.value)
-        gradients = [gradient_of(name, weight) for name, weight in zip(self.names, self.compute_weights, strict=True)]
-        torch._foreach_copy_(self.blocks.views(gradient), gradients)
+        if not self.adds_at_once:
+            gradients = [gradient_of(name, weight)
+                         for name, weight in zip(self.names, self.compute_weights, strict=True)]
+            torch._foreach_copy_(self.blocks.views(gradient), gradients)
         if loss_scale is not None:
             gradient.div_(loss_scale.value)
         losses.copy_(torch.stack([loss.total.detach(), loss.negative_log_likelihood]))
+
+    @contextmanager
+    def _collecting(self, views: Sequence[Tensor], adds: bool) -> Iterator[None]:
+        """Copy or add the gradient of each weight to its view as soon as it is computed, and free it. So the gradients
+        are in memory only once.
+
+        views: part of the summed gradient for each weight. adds: False to copy.
+        """
+        missing = dict(enumerate(self.names))
+
+        def collect(index: int, weight: Tensor) -> None:
+            assert weight.grad is not None
+            (views[index].add_ if adds else views[index].copy_)(weight.grad)
+            weight.grad = None
+            missing.pop(index, None)
+
+        handles = [weight.register_post_accumulate_grad_hook(partial(collect, index))
+                   for index, weight in enumerate(self.compute_weights)]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+        for name in missing.values():
+            raise without_gradient(name)
 
     def loss(self, batch: Batch, links: np.ndarray | None = None) -> tuple[Tensor, LossSum]:
         """Return (loss to minimise, loss to report), both summed over target tokens. Only the loss to minimise includes
@@ -294,15 +345,15 @@ class TrainingStep:
 
     @contextmanager
     def use_weights(self, weights: Sequence[Tensor]) -> Iterator[None]:
-        """Put other weights into the model, and set it to evaluation mode, during the block."""
+        """Put other weights into the model, and set it to evaluation mode, during the block. `weights` has the trained
+        weights meanwhile, so that no third copy is in memory; if it is `self.weights`, nothing changes."""
         self.release_graph()                                                    # its memory is used in the block
-        trained = [block.detach().clone() for block in self.blocks.blocks]
         self.model.eval()
+        exchange(self.weights, weights)
         try:
-            copy_all(self.weights, weights)
             yield
         finally:
-            copy_all(self.blocks.blocks, trained)
+            exchange(self.weights, weights)
             self.model.train()
 
     @property
@@ -311,15 +362,16 @@ class TrainingStep:
         return self.blocks.by_weight(self.ema_blocks) if self.ema_blocks else []
 
     def state(self) -> dict[str, Tensor]:
-        """Return copies of the tensors of the optimizer and the moving average by name, on the CPU."""
+        """Return the tensors of the optimizer and the moving average by name, which the next step changes."""
         tensors = {f"{OPTIMIZER}{name}": value for name, value in self.optimizer.state().items()}
         tensors |= {f"{MOVING_AVERAGE}{name}": value for name, value in zip(self.names, self.ema_weights, strict=False)}
-        return {name: value.detach().to("cpu", copy=True) for name, value in tensors.items()}
+        return {name: value.detach() for name, value in tensors.items()}
 
     def restore(self, weights: dict[str, Tensor], state: dict[str, Tensor]) -> None:
         """Restore the weights, and a result of `state`."""
-        copy_all(self.weights, [weights[name].to(self.device) for name in self.names])
-        self._copy_to_compute_model()
+        copy_all(list(self.model.parameters()), [weights[name].to(self.device) for name, _ in
+                                                 self.model.named_parameters()])
+        copy_all(list(self.compute_model.parameters()), list(self.model.parameters()))
         self.optimizer.restore({name.removeprefix(OPTIMIZER): value for name, value in state.items()
                                 if name.startswith(OPTIMIZER)})
         if self.ema_blocks:
@@ -337,9 +389,13 @@ def _tokens(corpus: EncodedCorpus, pairs: np.ndarray) -> int:
 def gradient_of(name: str, weight: Tensor) -> Tensor:
     """Return the gradient of a weight. Raises UserError if a model of another package computes none."""
     if weight.grad is None:
-        raise UserError(f"the weight {name} of the model has no gradient. Every weight must contribute to the loss of "
-                        "every step.")
+        raise without_gradient(name)
     return weight.grad
+
+
+def without_gradient(name: str) -> UserError:
+    return UserError(f"the weight {name} of the model has no gradient. Every weight must contribute to the loss of "
+                     "every step.")
 
 
 def mean_gradient_norm(gradients: list[Tensor], tokens: int) -> Tensor:
@@ -386,6 +442,15 @@ def strictly_deterministic() -> Iterator[None]:
         yield
     finally:
         torch.use_deterministic_algorithms(True, warn_only=True)
+
+
+@torch.no_grad()
+def exchange(some: Sequence[Tensor], others: Sequence[Tensor]) -> None:
+    """Exchange the values of the tensors, one after another."""
+    for one, other in zip(some, others, strict=True) if some is not others else ():
+        value = one.clone()
+        one.copy_(other)
+        other.copy_(value)
 
 
 @torch.no_grad()

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import shutil
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -41,7 +43,7 @@ from seq2seq.translation.translator import Translator
 from seq2seq.translation.unfinished_output import UnfinishedOutput, part_of
 
 SYNTHETIC = "synthetic"
-"""Directory of the translations in the run directory."""
+"""Directory of the translations in the run directory. A run has all its text, so that it can be moved alone."""
 BLOCK_LINES = 8192
 """Maximum number of lines of a block. Finished blocks are kept if a run is interrupted."""
 UNUSABLE = ("loop", "copied", "lost_number", LOST_PLACEHOLDER)
@@ -97,13 +99,32 @@ def _complete(spec: Corpus, recipe: Recipe, directory: Path, group: ProcessGroup
 def _find(spec: Corpus, recipe: Recipe, directory: Path) -> tuple[list[Path], Path, Path, bool]:
     """Return the result of `_paths`, and True if the translation is finished."""
     models, text, translation = _paths(spec, recipe, directory)
-    finished = _finished(translation) is not None
+    finished = _finished(translation) is not None or _taken_from_another_run(translation)
     if finished:
         delete(part_of(translation))                                    # of a run that was killed before deleting it
     else:
         _require_direction(spec, recipe, models)
         _require_text(spec, text)
     return models, text, translation, finished
+
+
+def _taken_from_another_run(translation: Path) -> bool:
+    """Copy a finished translation with the same inputs from a run in the same directory; return True if there is one. A
+    translation is known by the key at the end of its name."""
+    runs = translation.parent.parent.parent
+    for other in sorted(runs.glob(f"*/{SYNTHETIC}/*.{_key_in(translation)}.txt")):
+        try:
+            if other == translation or _finished(other) is None:
+                continue
+        except CheckpointError:                                                 # damaged
+            continue
+        make_directories(translation.parent)
+        replace_file(_description_file(translation), regular_bytes(_description_file(other)))
+        with replacing(translation) as file, other.open("rb") as contents:
+            shutil.copyfileobj(contents, file)
+        console.print_message(f"{translation.name} was generated before, in {other.parent.parent}")
+        return True
+    return False
 
 
 def _load(spec: Corpus, recipe: Recipe, models: Sequence[Path], group: ProcessGroup) -> Translator:
@@ -145,7 +166,14 @@ def _paths(spec: Corpus, recipe: Recipe, directory: Path) -> tuple[list[Path], P
     """Return the paths of the models, of the monolingual text, and of its translation."""
     models = [resolve_model_path(recipe.directory / model) for model in spec.translated_by or ()]
     text = recipe.data_directory / str(spec.source if spec.target is None else spec.target)
-    return models, text, directory.absolute() / f"{_key(spec, recipe, models, text)}.txt"
+    source, target = map(canonical, _direction(spec, recipe))
+    name = re.sub(r"[^\w-]+", "_", text.name.partition(".")[0])[:60]
+    return models, text, directory.absolute() / f"{name}.{source}-{target}.{_key(spec, recipe, models, text)}.txt"
+
+
+def _key_in(translation: Path) -> str:
+    """Return the result of `_key` from the name of a translation."""
+    return translation.stem.rpartition(".")[2]
 
 
 def _with_translation(spec: Corpus, translation: Path, faulty: Mapping[int, str]) -> Corpus:
@@ -156,7 +184,7 @@ def _with_translation(spec: Corpus, translation: Path, faulty: Mapping[int, str]
 
 
 def _key(spec: Corpus, recipe: Recipe, models: Sequence[Path], text: Path) -> str:
-    """Return the file name of a translation: a hash of everything that the translation depends on."""
+    """Return the end of the file name of a translation: a hash of everything that the translation depends on."""
     try:
         inputs: list[Any] = [crc32_of(text), text.stat().st_size, spec.limit, spec.samples, UNUSABLE]
     except OSError as error:
@@ -182,7 +210,7 @@ def _translate(spec: Corpus, models: Sequence[Path], text: Path, translation: Pa
         return
     make_directories(translation.parent)
     unfinished = UnfinishedOutput(None, translation)
-    unfinished.begin({"translation": translation.stem})                     # this name depends on all inputs
+    unfinished.begin({"translation": _key_in(translation)})                 # it depends on all inputs
     total = sum(1 for _ in _lines(spec, text))
     # The context of a line and the lines of a block, which affect rounding, are the same whether resumed or not.
     language = translator.languages.target                                  # language tokens in the text are text

@@ -17,6 +17,7 @@ from seq2seq.check.adapt import (
     TRAINING,
     TradeOff,
     _command,
+    _direction,
     _print_sizes,
     _require_languages,
     _require_two_columns,
@@ -32,12 +33,14 @@ from seq2seq.devices import cpu_flags
 from seq2seq.errors import CorpusError, OptionError, RecipeError, UserError
 from seq2seq.inference.kernel_library import usable_libraries
 from seq2seq.inference.load_model import as_tensors
+from seq2seq.interop.huggingface_import import import_model
 from seq2seq.recipe import load_recipe
 from seq2seq.signals import Stopped
 from seq2seq.storage.checkpoints import best_bundle, load_bundle
 from seq2seq.storage.run_directory import check_recipe_of_run
 from seq2seq.training.run import train
 from seq2seq.translation.translator import Translator
+from tests.fairseq_models import make
 
 DOMAIN = [("moon", "Mond"), ("sun", "Sonne"), ("star", "Stern"), *WORDS[:3], ("sees", "sieht")]
 
@@ -264,8 +267,46 @@ def test_validation_pairs_that_chose_the_old_checkpoint_are_left_out_if_others_s
         (tmp_path / f"valid.{language}").write_text("".join(f"{number} {language}\n" for number in range(700)))
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     settings = [f"training.valid_sentences={scored}"] if scored else []
-    _, valid, _ = _text_of_model(load_recipe(tmp_path / "recipe.yaml", settings), limit=10, seed=1)
+    recipe = load_recipe(tmp_path / "recipe.yaml", settings)
+    _, valid, _ = _text_of_model(recipe, recipe.languages, limit=10, seed=1)
     assert valid == [(f"{number} en", f"{number} de") for number in expected]
+
+
+def test_of_a_model_of_several_directions_one_is_adapted_with_general_text_of_this_direction(tmp_path, capsys):
+    write_corpus(tmp_path)
+    (tmp_path / "recipe.yaml").write_text(RECIPE.replace("target: train.de}]", "target: train.de}, {source: train.de, "
+        "target: train.en, languages: {source: de, target: en}}, {source: valid.de, target: valid.en, languages: "
+        "{source: de, target: ell_Grek}}]").replace("valid: {source: valid.en, target: valid.de}", "valid: [{source: "
+        "valid.en, target: valid.de}, {source: valid.de, target: valid.en, languages: {source: de, target: en}}]", 1))
+    recipe = load_recipe(tmp_path / "recipe.yaml")
+    chosen = [_direction(recipe, "runs/model", *codes).pair for codes in
+              ((None, None), ("deu", None), (None, "en"), ("de", "el"), (None, "el"))]
+    assert chosen == [("en", "de"), ("de", "en"), ("de", "en"), ("de", "ell_Grek"), ("de", "ell_Grek")]
+    assert "from de to ell_Grek, the only one" in capsys.readouterr().err
+    for codes in (("fr", None), (None, "fr"), ("en", "en")):
+        with pytest.raises(OptionError, match="runs/model"):
+            _direction(recipe, "runs/model", *codes)
+    train, valid, test = _text_of_model(recipe, _direction(recipe, "runs/model", "de", "en"), limit=100, seed=1)
+    assert {(target, source) for source, target in train} <= set(zip(*(
+        (tmp_path / f"train.{side}").read_text().splitlines() for side in ("en", "de")), strict=True))
+    assert len(valid) == 7 and not test
+
+
+@pytest.mark.slow
+def test_an_imported_multilingual_model_is_adapted_in_one_direction(folder, tmp_path):
+    pytest.importorskip("transformers")
+    make(tmp_path / "theirs", d_model=12, heads=2, layers=(1, 1))
+    import_model(str(tmp_path / "theirs"), tmp_path / "imported", "eng_Latn", "rus_Cyrl")
+    arguments = {"general": memory(folder), "target_language": "de", "allow_loss": 100, "settings": [
+        "training.max_steps=1", "training.learning_rate=1e-9", "training.threads=1", "training.precision=fp32"]}
+    with pytest.raises(UserError, match="no average"):
+        adapt(tmp_path / "imported", [folder / "train.en", folder / "train.de"], tmp_path / "new", **arguments)
+    trained = Translator.load(tmp_path / "new" / TRAINING, "cpu", "fp32")
+    assert [each.pair for each in trained.directions.all] == [("eng_Latn", "deu_Latn")]
+    assert trained.directions.codes == ("deu_Latn",)
+    with pytest.raises(OptionError, match="adaptation of another model"):
+        adapt(tmp_path / "imported", [folder / "train.en", folder / "train.de"], tmp_path / "new",
+              **arguments | {"target_language": "ru"})
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from seq2seq.check.time_budget import (
     Speed,
     best_plan,
     candidates,
+    shortest,
     with_more_time,
 )
 
@@ -27,11 +28,29 @@ def measured(size, consistency):
 def test_a_plan_takes_the_time_that_it_has(minutes):
     plan = SMALL.plan(60 * minutes)
     validation = SPEED.loss + plan.valid_sentences * SPEED.sentence
-    total = START_SECONDS + 20 + 1000 * 0.02 + plan.steps * 0.5 + plan.validations * validation
+    total = START_SECONDS + 20 + plan.test_sentences * 0.02 + plan.steps * 0.5 + plan.validations * validation
     total += 0.5 * plan.valid_sentences * 0.02                                  # in int8
     assert total == pytest.approx(plan.seconds) and plan.seconds == pytest.approx(60 * minutes, abs=0.5)
     assert plan.epochs == plan.steps / 200
     assert plan.validations * validation < 0.16 * 60 * minutes or plan.valid_sentences <= MIN_SENTENCES + 25
+
+
+def test_the_test_set_gets_less_if_the_time_is_short_unless_the_user_gave_it():
+    slow = replace(TINY, speed=replace(SPEED, step=0.1, sentence=0.1))
+    assert slow.plan(3_600).test_sentences == 1_000
+    short = slow.plan(180)
+    assert MIN_SENTENCES <= short.test_sentences <= 0.1 * 180 / 0.1 + MIN_SENTENCES
+    assert short.seconds == pytest.approx(180, abs=0.5)
+    given = replace(slow, speed=replace(slow.speed, given_test=True))
+    assert given.plan(180).test_sentences == 1_000
+
+
+def test_the_shortest_time_is_the_first_for_which_a_plan_has_enough_steps():
+    _, tried = best_plan(candidates(["small", "tiny"], 5.0, measured), 120)
+    line = shortest(tried)
+    minutes = int(line.split(": ")[1].split()[0])
+    assert "(tiny, " in line
+    assert tried[-1].is_enough(tried[-1].plan(60 * minutes)) and not tried[-1].is_enough(tried[-1].plan(30 * minutes))
 
 
 def test_a_training_that_needs_less_time_than_there_is_ends_earlier():
@@ -40,8 +59,8 @@ def test_a_training_that_needs_less_time_than_there_is_ends_earlier():
 
 
 def test_a_time_without_room_for_steps_has_no_plan():
-    assert SMALL.plan(50) is None
-    assert best_plan(iter([SMALL]), 50) == (None, [SMALL])
+    assert SMALL.plan(30) is None
+    assert best_plan(iter([SMALL]), 30) == (None, [SMALL])
 
 
 @pytest.mark.parametrize(("minutes", "size", "consistency"), [

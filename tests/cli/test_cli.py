@@ -510,17 +510,17 @@ def test_the_scores_of_several_seeds_have_a_mean_and_a_deviation(run, directory)
                              (3, "b", recipe.replace("max_length_offset: 3", "max_length_offset: 2"))):
         save_model(directory / name / "bundles/x", seed, text)
     systems = ["a_1", "b", "a_2", "a_5", "a_2"]
-    found = json.loads(run("compare", *systems, "--metric", "chrf", "--format", "json").out)["first"]
-    assert list(found) == ["b", "a_2", "a_5", "seeds"]
-    seeds, = found["seeds"]
-    values = [found["b"]["chrf"]["system"]["value"],
-              *(found[name]["chrf"]["baseline"]["value"] for name in ("a_2", "a_5"))]
-    assert (seeds["metric"], seeds["systems"], seeds["values"]) == ("chrf", ["a_1", "a_2", "a_5"], values)
-    assert seeds["mean"] == pytest.approx(sum(values) / 3)
-    assert seeds["deviation"] == pytest.approx((sum((value - seeds["mean"]) ** 2 for value in values) / 2) ** 0.5)
-    assert b"3 seeds: a_1, a_2, a_5" in run("compare", *systems, "--metric", "chrf").out
-    pair = json.loads(run("compare", "a_1", "b", "--metric", "chrf", "--format", "json").out)["first"]
-    assert pair == {"chrf": found["b"]["chrf"]}, "the seed of the bootstrap is fixed"
+    found = json.loads(run("compare", *systems, "--metric", "chrf", "--format", "json").out)["first"]["chrf"]
+    assert {name: group["systems"] for name, group in found.items()} == {"a_1": ["a_1", "a_2", "a_5"], "b": ["b"]}
+    pairs = [json.loads(run("compare", "b", name, "--metric", "chrf", "--format", "json").out)["first"]["chrf"]
+             for name in ("a_1", "a_2", "a_5")]
+    values = [pair["baseline"]["value"] for pair in pairs]
+    assert found["a_1"]["values"] == values and found["b"]["values"] == [pairs[0]["system"]["value"]]
+    assert found["a_1"]["seeds"] == [1, 2, 5]
+    assert found["a_1"]["mean"] == pytest.approx(sum(values) / 3)
+    assert found["a_1"]["deviation"] == pytest.approx(
+        (sum((value - found["a_1"]["mean"]) ** 2 for value in values) / 2) ** 0.5)
+    assert b"single seed" in run("compare", *systems, "--metric", "chrf").out
 
 
 def test_values_of_decoding_are_compared_on_the_validation_set(run, directory):

@@ -71,7 +71,7 @@ def test_the_figures_are_those_of_evaluate():
     found = Page(page([system()], [news()]))
     expected = corpus_scores(TRANSLATIONS, [REFERENCES], "en")
     for metric in ("bleu", "chrf", "ter"):
-        assert any(cell.startswith(f"{expected[metric].value:.2f} (95\u00a0%:") for cell in found.cells)
+        assert any(cell.startswith(f"{expected[metric].value:.2f} ± ") for cell in found.cells)
     assert found.values["tests"][0]["translations"] == [TRANSLATIONS]
     assert found.values["tests"][0]["chrf"][0][0] == 100.0
 
@@ -111,8 +111,9 @@ def test_translations_that_are_almost_empty_have_intervals_too():
 
 def test_several_systems_are_compared_with_the_first():
     found = Page(page([system(), system("theirs", REFERENCES), system("same")], [news()]))
-    assert "the system that the others are compared with" in found.cells
-    assert sum("too few lines differ for a test" in cell for cell in found.cells) == 2
+    assert "Differences are to ours." in page([system(), system("theirs", REFERENCES)], [news()])
+    # Two systems, three metrics.
+    assert sum("too few lines differ for a test" in cell for cell in found.cells) == 6
     assert found.values["systems"] == ["ours", "theirs", "same"]
 
 
@@ -218,7 +219,7 @@ def test_runs_are_reported_with_curves_settings_and_robustness(folder, tmp_path,
     found = Page(text)
     assert found.values["systems"] == ["run", "other"] and text.count("<svg") == 1      # a bundle has no log
     metadata = json.loads((best_bundle(folder / "run") / "metadata.json").read_text())
-    assert any(cell.startswith(f"{metadata['test']['small']['chrf']['value']:.2f} (95") for cell in found.cells)
+    assert any(cell.startswith(f"{metadata['test']['small']['chrf']['value']:.2f} ± ") for cell in found.cells)
     assert {"seed", "training.max_steps", "upper case", "typos", "train.en"} <= set(found.cells)
     assert metadata["sha256"]["model.safetensors"] in found.cells
 
@@ -271,7 +272,7 @@ def test_files_and_a_model_are_reported_on_given_text(folder, tmp_path):
                f"comet={tmp_path / 'comet'}", "--scores", f"comet={tmp_path / 'comet'}"]
     assert main(command) == 0
     found = Page((tmp_path / "r.html").read_text())
-    assert found.cells.count("0.5000") == 2 and any(cell.startswith("100.00 (95") for cell in found.cells)
+    assert found.cells.count("0.5000") == 2 and any(cell.startswith("100.00 ± ") for cell in found.cells)
     for wrong in (["--scores", "comet"], ["--scores", f"other={tmp_path / 'comet'}"],
                   ["--scores", f"other={tmp_path / 'theirs'}"], ["--scores", f"other={tmp_path / 'nan'}"],
                   ["--output", str(tmp_path / "none" / "r.html")]):

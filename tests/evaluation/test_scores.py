@@ -26,7 +26,7 @@ from seq2seq.evaluation.scores import (
     within_range,
 )
 from seq2seq.evaluation.significance import compare, comparison_to_dict, format_comparison
-from seq2seq.evaluation.system_comparison import compare_systems
+from seq2seq.evaluation.system_comparison import compare_systems, translate_tests
 from seq2seq.recipe import Corpus, Languages
 from seq2seq.recipe.task import TRANSLATION
 from seq2seq.storage.int8_score import Int8Score
@@ -240,7 +240,8 @@ def test_translations_of_subwords_are_named_with_the_remedy(tmp_path, capsys, li
 def test_text_without_spaces_in_a_language_with_spaces_is_named(tmp_path, capsys, lines, language, warned):
     path = write_lines(tmp_path / "theirs.zh", lines)
     score_files(path, [path], language)
-    compare_systems([path, path], read_tests([path], None, [path], language), None, metrics=["bleu"], samples=3)
+    tests = read_tests([path], None, [path], language)
+    compare_systems(translate_tests([path, path], tests, None), tests, metrics=["bleu"], samples=3)
     assert capsys.readouterr().err.count("warning") == 2 * warned
 
 
@@ -375,3 +376,29 @@ def test_notebooks_show_scores_and_comparisons_as_tables(tmp_path):
     assert all(f">{text}" in compared._repr_html_() for text in (
         f"{compared['bleu'].difference:+.2f}", "p = 0.0010, significant at 0.05", compared["bleu"].signature))
     assert "not tested" in compare(hypotheses, hypotheses, references, "en", ["bleu"])._repr_html_()
+
+
+PUBLISHED_REFERENCES = [
+    "Das „Rich-Text“-Format ist z. B. für 5,3 % der Nutzer geeignet.", 'Er sagte: "Das ist Müllers E-Mail-Adresse".',
+    "Die Nord-Süd-Achse wurde 1990 gebaut …", "Was kostet das? 3.000 Euro (etwa 2.800 £).",
+    "Bitte lesen Sie Seite 12 & 13, usw. und so weiter.", "Der Bundestag hat am 11. September zugestimmt."]
+PUBLISHED_HYPOTHESES = [
+    "Das „Rich-Text“ Format ist z. B. für 5,3 % der Nutzer gut geeignet.",
+    "Er sagte: „Das ist Müllers E-Mail-Adresse“.", "Die Nord-Süd-Achse wurde im Jahr 1990 gebaut …",
+    "Was kostet das? 3.000 Euro (ungefähr 2.800 £).", "Lesen Sie bitte Seite 12 & 13 usw. und so weiter.",
+    "Der Bundestag hat am 11. September nicht zugestimmt."]
+
+
+def test_tokenised_bleu_is_that_of_the_script_behind_the_scores_of_papers():
+    # Printed by the steps of tensor2tensor's get_ende_bleu.sh: Moses' replace-unicode-punctuation.perl, tokenizer.perl
+    # -l de, the split of compounds in Perl, and multi-bleu.perl.
+    score = corpus_scores(PUBLISHED_HYPOTHESES, [PUBLISHED_REFERENCES], "de", ["tokenized_bleu"])["tokenized_bleu"]
+    assert score.value == pytest.approx(68.1276, abs=1e-4)
+    assert score.details["precisions"] == pytest.approx([88.3, 76.1, 63.1, 50.8], abs=0.05)
+    assert (score.details["hypothesis_length"], score.details["reference_length"]) == (77, 74)
+    assert "|tok:moses-de-compounds-split|smooth:none|" in score.signature
+
+
+def test_tokenised_bleu_has_no_smoothing():
+    assert corpus_scores(["a b c d"], [["a b d e"]], "de", ["tokenized_bleu"])["tokenized_bleu"].value == 0
+    assert corpus_scores(["a b c d"], [["a b d e"]], "de", ["bleu"])["bleu"].value > 0

@@ -35,7 +35,7 @@ def section_of(model: Transformer) -> TransformerSection:
         decoder_start="<s>" if model.start_id == START_ID else "</s>",
         max_positions=model.max_positions, scale_embedding=model.scale == math.sqrt(model.d_model),
         tied_embeddings="all" if model.source_embedding is model.target_embedding else "decoder" if tied else "none",
-        output_bias=model.output_bias is not None)
+        output_bias=model.output_bias is not None, embedding_norm=model.source_embedding_norm is not None)
 
 
 def native_engine(model: Transformer, functions, **changes) -> NativeEngine:

@@ -37,11 +37,14 @@ from seq2seq.translation.worker_processes import TranslatorPool
 WIDE = {"d_model": 64, "feed_forward": 128}
 CHOICES = [{}, {"pre_norm": True}, {"activation": "gelu"}, {"activation": "silu"}, {"positions": "learned"},
            {"output_bias": True}, {"tied_embeddings": "none"}, {"tied_embeddings": "decoder", "source_vocab_size": 29},
-           {"positions": "fairseq", "decoder_start": "</s>"},
+           {"positions": "fairseq", "decoder_start": "</s>"}, {"embedding_norm": True},
+           {"embedding_norm": True, "pre_norm": True, "positions": "learned", "activation": "gelu"},
            {"tied_decoder_layers": True}, {"num_heads": 8}, {"scale_embedding": False}, {"score": "dot"},
            {"score": "bilinear"}, {"window": 2}, {"window": 2, "pre_norm": True}, {"encoder_layers": 3},
            {"d_model": 35, "num_heads": 5, "positions": "learned", "feed_forward": 67}]
-QUICK = [({}, 1), ({}, 3), ({"pre_norm": True}, 3), ({"score": "bilinear"}, 3), ({"window": 2}, 3), (CHOICES[-1], 3)]
+QUICK = [({}, 1), ({}, 3), ({"pre_norm": True}, 3), ({"score": "bilinear"}, 3), ({"window": 2}, 3),
+         ({"embedding_norm": True, "pre_norm": True, "positions": "learned", "activation": "gelu"}, 3),
+         (CHOICES[-1], 3)]
 
 
 class Load:
@@ -413,7 +416,7 @@ def test_without_sentences_there_is_no_attention(make_model, load):
 
 @pytest.mark.parametrize("choice", [
     {}, {"norm": "pre"}, {"positions": "learned"}, {"positions": "fairseq"}, {"decoder_start": "</s>"},
-    {"output_bias": True}, {"tied_embeddings": "none"},
+    {"embedding_norm": True}, {"output_bias": True}, {"tied_embeddings": "none"},
     {"tied_embeddings": "decoder"}, {"tied_decoder_layers": True}, {"score": "bilinear"}, {"score": "dot"},
     {"num_heads": 7}, {"window": 3}, {"scale_embedding": False}, {"activation": "gelu"}, {"encoder_layers": 1},
     {"tied_decoder_layers": True, "score": "bilinear", "norm": "pre", "tied_embeddings": "none", "output_bias": True,

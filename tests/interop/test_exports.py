@@ -35,6 +35,7 @@ POST = {
 PRE = {
     "pre-norm": {"norm": "pre"},
     "pre-norm, positions and start of fairseq": {"norm": "pre", "positions": "fairseq", "decoder_start": "</s>"},
+    "pre-norm, norm of the embedding": {"norm": "pre", "positions": "learned", "embedding_norm": True},
     "pre-norm, learned positions": {"norm": "pre", "positions": "learned", "activation": "gelu"},
     "pre-norm, bilinear, separate": {"norm": "pre", "score": "bilinear", "joint": False, "tied_embeddings": "none"},
 }

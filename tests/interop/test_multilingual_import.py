@@ -1,4 +1,4 @@
-"""Imported M2M-100 and NLLB-200 models give the same results as in transformers."""
+"""Imported M2M-100, NLLB-200 and mBART-50 models give the same results as in transformers."""
 
 import json
 import shutil
@@ -16,8 +16,10 @@ from seq2seq.inference.load_model import build, read_stored_model
 from seq2seq.interop import ctranslate2
 from seq2seq.interop.huggingface_export import export_model
 from seq2seq.interop.huggingface_import import import_model
+from seq2seq.interop.huggingface_weights import architecture_of, weights_from_huggingface
 from seq2seq.recipe import parse_recipe
 from seq2seq.recipe.directions import language_token
+from seq2seq.storage.checkpoints import stored_recipe
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 from seq2seq.translation.scoring import pair_scores
@@ -32,8 +34,16 @@ KINDS = {
                            "seed": 2},
     "M2M-100, SiLU": {"kind": "m2m100", "end": 3.4, "activation": "swish", "scale": False, "d_model": 28, "heads": 7,
                       "seed": 3, "layers": (1, 2), "unused": 7},
+    "mBART": {"kind": "mbart50", "end": 8.0, "activation": "gelu", "seed": 8, "unused": -1},
+    "mBART, nothing tied": {"kind": "mbart50", "end": 2.5, "activation": "gelu", "tied": False, "d_model": 26,
+                            "heads": 2, "feed_forward": 31, "layers": (3, 1), "seed": 6, "unused": -1},
+    "mBART, ReLU": {"kind": "mbart50", "end": 9.0, "d_model": 28, "heads": 7, "scale": False, "seed": 3,
+                    "layers": (1, 2), "unused": 3},
 }
-DIRECTIONS = {"nllb": [("eng_Latn", "deu_Latn"), ("eng_Latn", "zho_Hans")], "m2m100": [("en", "de"), ("en", "zh")]}
+DIRECTIONS = {"NllbTokenizer": [("eng_Latn", "deu_Latn"), ("eng_Latn", "zho_Hans")],
+              "M2M100Tokenizer": [("en", "de"), ("en", "zh")],
+              "MBart50Tokenizer": [("en_XX", "de_DE"), ("en_XX", "zh_CN")]}
+NUMBER_OF_LANGUAGES = {"NllbTokenizer": 9, "M2M100Tokenizer": 100, "MBart50Tokenizer": 52}
 SENTENCES = [" ".join(LINES[(3 * number + step) % len(LINES)] for step in range(1 + number % 3))
              for number in range(200)]
 
@@ -63,7 +73,7 @@ def their_ids(theirs, tokenizer, ours):
 
 
 def directions_of(tokenizer):
-    return DIRECTIONS["m2m100" if tokenizer.__class__.__name__ == "M2M100Tokenizer" else "nllb"]
+    return DIRECTIONS[tokenizer.__class__.__name__]
 
 
 def encoded_by(tokenizer, lines, direction, **arguments):
@@ -94,21 +104,15 @@ def test_logits_and_gradients_equal_those_of_transformers(models):
     theirs.zero_grad()
     torch.nn.functional.cross_entropy(
         expected, torch.tensor([index for ids in labels for index in ids])).backward()
-    found = {name: parameter.grad for name, parameter in model.named_parameters()}
-    embedding = theirs.model.shared.weight.grad if theirs.config.tie_word_embeddings else (
-        theirs.model.decoder.embed_tokens.weight.grad)
-    close(found["target_embedding"], embedding[order])
-    for side, layers in (("encoder", theirs.model.encoder), ("decoder", theirs.model.decoder)):
-        close(found[f"{side}_norm.bias"], layers.layer_norm.bias.grad)
-        for number, layer in enumerate(layers.layers):
-            close(found[f"{side}.{number}.feed_forward.inner.weight"], layer.fc1.weight.grad)
-            close(found[f"{side}.{number}.self_attention.query_key_value.weight"],
-                  torch.cat([layer.get_submodule(f"self_attn.{part}_proj").weight.grad for part in "qkv"]))
-            close(found[f"{side}.{number}.self_residual.norm.weight"], layer.self_attn_layer_norm.weight.grad)
-
-
-def close(found, expected):
-    assert (found - expected).abs().max() <= 1e-4 * expected.abs().max()
+    section, ids = stored_recipe(directory / "ours").model, order.tolist()
+    section = section.model_copy(update={"output_bias": False})         # not a parameter of theirs
+    expected = weights_from_huggingface({name: weight.grad for name, weight in theirs.named_parameters()
+                                         if weight.grad is not None},
+                                        architecture_of(theirs.config.to_dict()), section, ids, ids)
+    found = {name: weight.grad for name, weight in model.named_parameters() if name != "output_bias"}
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        assert (found[name] - gradient).abs().max() <= 1e-4 * gradient.abs().max(), name
 
 
 def translations_of(models, lines, beam_size):
@@ -153,7 +157,7 @@ def test_text_in_six_scripts_has_the_ids_of_transformers_with_every_language_tok
     lines = [*LINES, "☃", "☃☃ läuft ☃", "ＨＵＮＤ", "12 %", "der  Hund"]
     source, target = ours.tokenizers.source, ours.tokenizers.target
     codes = list(source.languages)
-    assert len(codes) == (100 if "deu_Latn" not in codes else 9)
+    assert len(codes) == NUMBER_OF_LANGUAGES[tokenizer.__class__.__name__]
     for code in codes:
         texts = lines if code == codes[0] else lines[:2]
         read = [Source(line, source_language=code, language=code) for line in texts]
@@ -239,7 +243,8 @@ def test_an_export_has_the_weights_and_the_ids_of_the_original(models, exported)
     if not theirs.config.tie_word_embeddings:                   # a matrix that is not used
         del expected["model.shared.weight"]
     for name, weight in expected.items():
-        assert torch.equal(found[name], weight), name
+        unused = 2 if name.endswith("embed_positions.weight") else 0    # rows before the first position
+        assert torch.equal(found[name][unused:], weight[unused:]), name
     same = type(tokenizer).from_pretrained(exported)
     for direction in directions_of(tokenizer):
         for lines in (LINES, ["☃☃ läuft ☃", "ＨＵＮＤ"]):
@@ -282,17 +287,28 @@ def test_languages_have_the_codes_of_the_model_or_others(nllb, tmp_path, capsys)
     assert main([*arguments, str(tmp_path / "b"), "--target-language", "zh-Hant"]) == 0
 
 
+@pytest.fixture(scope="module")
+def mbart(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mbart") / "theirs"
+    make(folder, kind="mbart50", unused=-1)
+    return folder
+
+
 def changed_config(folder, **values):
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
-def without_weight(folder):
+def without_weight(folder, name="model.decoder.layers.0.fc1.weight"):
     from safetensors.torch import load_file, save_file
 
     weights = load_file(folder / "model.safetensors")
-    del weights["model.decoder.layers.0.fc1.weight"]
+    del weights[name]
     save_file(weights, folder / "model.safetensors")
+
+
+def tokenizer_of_class(folder, name):
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
 
 
 def other_sentencepiece(folder):
@@ -318,8 +334,7 @@ def moved_token(folder):
     (other_sentencepiece, "not a sentencepiece model"),
     (lambda folder: (folder / "sentencepiece.bpe.model").unlink(), "tokenizer.json is not enough"),
     (moved_token, "another"),
-    (lambda folder: (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "SMALL100Tokenizer"}'),
-     "its tokenizer is SMALL100Tokenizer"),
+    (lambda folder: tokenizer_of_class(folder, "SMALL100Tokenizer"), "its tokenizer is SMALL100Tokenizer"),
 ])
 def test_files_that_do_not_fit_together_are_refused_with_what_and_where(nllb, tmp_path, change, told):
     folder = tmp_path / "theirs"
@@ -327,4 +342,22 @@ def test_files_that_do_not_fit_together_are_refused_with_what_and_where(nllb, tm
     change(folder)
     with pytest.raises(FormatError, match=told):
         import_model(str(folder), tmp_path / "ours", "eng_Latn", "deu_Latn")
+    assert not (tmp_path / "ours").exists()
+
+
+@pytest.mark.parametrize(("change", "told"), [
+    (lambda folder: without_weight(folder, "model.encoder.embed_positions.weight"),
+     r"model\.encoder\.embed_positions\.weight is missing"),
+    (lambda folder: without_weight(folder, "model.decoder.layernorm_embedding.bias"),
+     r"model\.decoder\.layernorm_embedding\.bias is missing"),
+    (lambda folder: changed_config(folder, max_position_embeddings=99), "embed_positions.* has the shape"),
+    (lambda folder: changed_config(folder, decoder_start_token_id=17), "does not start with </s>"),
+    (lambda folder: tokenizer_of_class(folder, "MBartTokenizer"), "its tokenizer is MBartTokenizer"),
+])
+def test_files_of_mbart_that_do_not_fit_together_are_refused(mbart, tmp_path, change, told):
+    folder = tmp_path / "theirs"
+    shutil.copytree(mbart, folder)
+    change(folder)
+    with pytest.raises(FormatError, match=told):
+        import_model(str(folder), tmp_path / "ours", "en_XX", "de_DE")
     assert not (tmp_path / "ours").exists()

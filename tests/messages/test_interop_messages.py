@@ -83,7 +83,7 @@ def widths(number: object) -> dict[str, object]:
     return {"encoder_ffn_dim": number, "decoder_ffn_dim": number}
 
 
-for changes in ({"model_type": "t5"}, {"decoder_ffn_dim": 59}, {"activation_function": "tanh"},
+for changes in ({"model_type": "bart"}, {"decoder_ffn_dim": 59}, {"activation_function": "tanh"},
                 {"activation_function": ["relu"]}, {"normalize_before": True}, {"encoder_layers": 3},
                 {"encoder_layers": 1}, {"encoder_layers": 10**12}, {"d_model": 44}, {"d_model": "22"}, {"d_model": -2},
                 {"eos_token_id": 5000}, {"dropout": None}, heads(7), heads([11]), widths(59), widths(10**18),

@@ -17,10 +17,14 @@ from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 
 ROUNDING = {"rtol": 0, "atol": 1e-12}
 
+T5 = {"pre_norm": True, "norm_type": "rms", "positions": "relative", "score": "dot", "gated": True, "bias": False,
+      "activation": "gelu_tanh", "head_size": 5, "tied_embeddings": "inputs"}
 CHOICES = [
     {"pre_norm": False}, {"pre_norm": True}, {"activation": "relu"}, {"activation": "gelu"}, {"activation": "silu"},
     {"positions": "sinusoidal"}, {"positions": "fairseq"}, {"positions": "learned"}, {"decoder_start": "</s>"},
-    {"tied_embeddings": "all"}, {"tied_embeddings": "decoder"},
+    {"embedding_norm": True}, {"positions": "relative"}, {"decoder_start": "<unk>"}, {"activation": "gelu_tanh"},
+    {"norm_type": "rms"}, {"gated": True}, {"bias": False}, {"bias": False, "score": "dot"}, {"head_size": 5},
+    {"tied_embeddings": "inputs"}, {"tied_embeddings": "all"}, {"tied_embeddings": "decoder"},
     {"tied_embeddings": "none"}, {"output_bias": True}, {"output_bias": False}, {"scale_embedding": True},
     {"scale_embedding": False}, {"tied_decoder_layers": True}, {"tied_decoder_layers": False},
 ]
@@ -29,6 +33,7 @@ FAMILY = [
     {"pre_norm": False}, {"pre_norm": True}, {"score": "dot"}, {"score": "additive"}, {"score": "bilinear"},
     {"normalize": "relu"}, {"score": "additive", "normalize": "relu"}, {"selection": "hard"},
     {"selection": "structured"}, {"window": 1},
+    {"positions": "relative"}, T5,
     {"window": 3, "score": "additive"}, {"kind": RecurrentModel}, {"kind": RecurrentModel, "cell": "lstm"},
     {"kind": RecurrentModel, "input_feeding": True, "decoder_layers": 1, "num_heads": 1},
     {"kind": RecurrentModel, "score": "dot"}, {"kind": RecurrentModel, "score": "scaled_dot"},

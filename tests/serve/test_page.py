@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import shutil
 import socket
 import threading
 import time
@@ -16,6 +15,7 @@ pytest.importorskip("uvicorn", reason="the extra serve is not installed")
 
 import requests
 import uvicorn
+from browsers import start_browser
 from random_models import recipe_text, save_random_model, trained_tokenizers
 from served import serving
 from starlette.applications import Starlette
@@ -181,19 +181,6 @@ def until(condition, seconds=8):
         assert time.monotonic() < end, "the expected state did not come"
         time.sleep(0.03)
     return found
-
-
-def start_browser(language="en"):
-    if not (shutil.which("chromium") and shutil.which("chromedriver")):
-        pytest.skip("chromium or chromedriver is not installed")
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which("chromium")
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1200,900",
-                     f"--lang={language}", f"--accept-lang={language}"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    return webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver")))
 
 
 @pytest.fixture(scope="module")

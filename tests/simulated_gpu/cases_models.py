@@ -32,6 +32,7 @@ MODELS = {
     "transformer": TRANSFORMER,
     "transformer-pre-norm": {**TRANSFORMER, "norm": "pre", "positions": "learned", "activation": "gelu",
                              "output_bias": True},
+    "transformer-embedding-norm": {**TRANSFORMER, "norm": "pre", "embedding_norm": True},
     "transformer-untied": {**TRANSFORMER, "tied_embeddings": "none"},
     "transformer-dot": {**TRANSFORMER, "score": "dot"},
     "transformer-additive": {**TRANSFORMER, "score": "additive"},
@@ -58,8 +59,8 @@ QUICK = ("transformer", "transformer-pre-norm", "transformer-relu", "transformer
          "language-model-window")
 EVERY_MODEL = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in MODELS]
 # In half precision, all attention of these is by intervals.
-PACKED = ("transformer", "transformer-pre-norm", "transformer-untied", "transformer-dot", "transformer-bilinear",
-          "transformer-window", "language-model", "language-model-window")
+PACKED = ("transformer", "transformer-pre-norm", "transformer-embedding-norm", "transformer-untied", "transformer-dot",
+          "transformer-bilinear", "transformer-window", "language-model", "language-model-window")
 KERNELS = "_attention_forward", "_attention_backward_of_queries", "_attention_backward_of_keys"
 
 

@@ -18,9 +18,9 @@ TESTS = Path(__file__).parents[1]
 IMITATION = """\
 import signal
 import like_windows
-from seq2seq.check.measure import _peak_of_process
+from seq2seq.devices import process_memory
 from seq2seq.signals import SIGKILL, stopping_by_signal
-assert SIGKILL == signal.SIGTERM and _peak_of_process() is None
+assert SIGKILL == signal.SIGTERM and process_memory() is None
 with stopping_by_signal(max_seconds=5) as request:
     signal.raise_signal(signal.SIGINT)
 assert request.number == signal.SIGINT

@@ -12,7 +12,7 @@ from seq2seq.data.corpus import read_pairs
 from seq2seq.data.preparation import TrainingText, make_tokenizers
 from seq2seq.errors import OptionError, RecipeError, TokenizerError
 from seq2seq.evaluation.recipe_tests import read_tests
-from seq2seq.evaluation.system_comparison import compare_systems
+from seq2seq.evaluation.system_comparison import translate_tests
 from seq2seq.evaluation.systems import read_system
 from seq2seq.inference.load_model import read_model
 from seq2seq.interop import ctranslate2, huggingface_export
@@ -213,7 +213,7 @@ def test_another_model_reads_the_same_test_sets_without_language_tokens(folder, 
         return Asked(**{field.name: getattr(loaded, field.name) for field in dataclasses.fields(loaded)})
 
     tests = read_tests([folder / "run"], None, [], None)
-    compare_systems([folder / "run", folder / "alone"], tests, load, samples=10)
+    translate_tests([folder / "run", folder / "alone"], tests, load)
     plain = {name: [source.text for _, source, _ in read_pairs(recipe, spec)]
              for name, spec in recipe.data.test.items()}
     assert asked == [("run", "de", plain["en_de"]), ("run", "la", plain["de_la"]),

@@ -4,15 +4,16 @@ import shutil
 
 import pytest
 from toy import RECIPE, copy_finished_run, train_toy
-from trainings import same
+from trainings import die, final_weights, interrupting, same
 
 from seq2seq.data.preparation import TrainingText, train_or_load_tokenizers
 from seq2seq.errors import CheckpointError, RecipeError
 from seq2seq.interop.huggingface_import import import_model
 from seq2seq.recipe import differences, load_recipe, parse_recipe
-from seq2seq.storage.checkpoints import best_bundle, load_bundle, save_bundle, stored_recipe
+from seq2seq.storage.checkpoints import best_bundle, load_bundle, newest_checkpoint, save_bundle, stored_recipe
 from seq2seq.training.run import start_training, train
 from seq2seq.translation.translator import Translator
+from tests.fairseq_models import make as make_multilingual
 from tests.marian_models import make
 
 FINE_TUNING = """
@@ -65,6 +66,34 @@ def test_fine_tuning_starts_from_the_model_and_can_be_resumed(folder, tuned, tmp
     again = start_training(recipe, tmp_path / "run")
     assert again.state.step == 2
     assert not differences(load_recipe(tmp_path / "run" / "recipe.yaml", check_files=False), recipe)
+
+
+def test_a_training_with_frozen_weights_is_resumed_exactly_and_its_model_has_them(folder, tuned, tmp_path,
+                                                                                      monkeypatch):
+    recipe = tuned("first", "training.freeze=[embeddings, encoder.0]", "training.ema_decay=0.9",
+                   "training.checkpoint_minutes=0", "training.average.kind=last")
+    train(recipe, tmp_path / "whole")
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        interrupting(patch, 2, die)
+        train(recipe, tmp_path / "resumed")
+    train(recipe, tmp_path / "resumed")
+    assert same(final_weights(tmp_path / "whole"), final_weights(tmp_path / "resumed"))
+    old, new = (load_bundle(best_bundle(path)) for path in (folder / "first", tmp_path / "whole"))
+    changed = {name for name in old.weights if not same({"": old.weights[name]}, {"": new.weights[name]})}
+    assert changed and not any(name.startswith(("encoder.0.", "target_embedding")) for name in changed)
+    assert parse_recipe(new.recipe_text, tmp_path / "recipe.yaml", alone=True).training.freeze == ()
+    with pytest.raises(RecipeError, match="start_from"):
+        load_recipe(folder / "recipe.yaml", ["training.freeze=[embeddings]"])
+
+
+def test_without_memory_for_a_copy_a_checkpoint_is_written_before_the_training_goes_on(folder, tuned, tmp_path,
+                                                                                      monkeypatch):
+    train(tuned(), tmp_path / "copied")
+    monkeypatch.setattr("seq2seq.training.loop.free_memory", lambda device: 10)
+    monkeypatch.setattr("seq2seq.training.loop.BackgroundWriter.start", None)
+    train(tuned(), tmp_path / "waited")
+    copied, waited = (newest_checkpoint(tmp_path / name) for name in ("copied", "waited"))
+    assert same(copied.model, waited.model) and same(copied.state, waited.state)
 
 
 def test_the_recipe_overrides_the_settings_of_the_start_model(folder, tuned, tmp_path):
@@ -120,3 +149,35 @@ def test_a_model_knows_the_tags_of_its_corpora_and_of_the_model_that_it_was_trai
     settings = ["training.max_steps=1", f"training.start_from={tmp_path / 'run'}"]
     train(load_recipe(tmp_path / "second.yaml", settings), tmp_path / "second")
     assert Translator.load(tmp_path / "second", "cpu", "fp32").reader.tags == ("<2news>", "<law>")
+
+
+SEVERAL = FINE_TUNING.replace("source: en, target: de", "source: eng_Latn, target: deu_Latn").replace(
+    "train: [{source: train.en, target: train.de}]", """
+  train:
+  - {source: train.en, target: train.de}
+  - {source: train.de, target: train.en, languages: {source: de, target: ell_Grek}}""")
+
+
+@pytest.mark.slow
+def test_an_imported_multilingual_model_is_trained_in_several_directions_and_resumed_exactly(folder, tmp_path,
+                                                                                             monkeypatch):
+    pytest.importorskip("transformers")
+    make_multilingual(tmp_path / "theirs")
+    import_model(str(tmp_path / "theirs"), tmp_path / "ours", "en", "de")
+    (folder / "several.yaml").write_text(SEVERAL.replace("START", str(tmp_path / "ours")))
+    recipe = load_recipe(folder / "several.yaml", [
+        "training.max_steps=4", "training.checkpoint_minutes=0", "tokenizer.subword_sampling=0.1",
+        "model.dropout=0.1"])
+    train(recipe, tmp_path / "whole")
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        interrupting(patch, 3, die)
+        train(recipe, tmp_path / "resumed")
+    train(recipe, tmp_path / "resumed")
+    assert same(final_weights(tmp_path / "whole"), final_weights(tmp_path / "resumed"))
+    imported, best = (load_bundle(path) for path in (tmp_path / "ours", best_bundle(tmp_path / "whole")))
+    assert best.tokenizer_files == imported.tokenizer_files and not same(best.weights, imported.weights)
+    translator = Translator.load(tmp_path / "whole", "cpu", "fp32")
+    assert translator.directions.codes == ("deu_Latn", "ell_Grek")
+    sources = [translator.into(code).source("eins") for code in ("deu_Latn", "ell_Grek")]
+    assert [(line.source_language, line.language) for line in sources] == [("eng_Latn", "deu_Latn"), ("de", "ell_Grek")]
+    assert all(translator.into(code).translate(["one two"]) for code in ("de", "el"))

@@ -8,7 +8,7 @@ import torch
 
 from seq2seq.data.batching import IGNORE_INDEX
 from seq2seq.devices import is_out_of_memory
-from seq2seq.errors import UserError
+from seq2seq.errors import RecipeError, UserError
 from seq2seq.model.consistency import TokenCutoff
 from seq2seq.model.transformer import Transformer
 from seq2seq.model.variants.rnn import RecurrentModel
@@ -199,3 +199,46 @@ def test_only_the_steps_of_a_training_in_tf32_multiply_in_tf32(make_model, make_
     model.register_forward_hook(lambda *_: seen.extend(each.allow_tf32 for each in flags))
     step.update(corpus, [np.arange(len(corpus))], 1, 1e-3)
     assert seen == [allowed] * 2 and not any(each.allow_tf32 for each in flags)
+
+
+def test_frozen_weights_stay_and_have_neither_gradient_nor_optimizer_state(make_model, make_corpus):
+    model, corpus = make_model(torch.float32, encoder_layers=3).train(), make_corpus()
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    section = TrainingSection(start_from="model", freeze=("embeddings", "encoder.0-1"), ema_decay=0.9)
+    step = TrainingStep(model, section, seed=1, max_length=19)
+    for number in (1, 2):
+        step.update(corpus, [np.arange(2), np.arange(2, 4)], number, 0.1)
+    same = {name for name, weight in model.named_parameters() if torch.equal(weight, before[name])}
+    assert same == {name for name in before if name.endswith("embedding")
+                    or name.startswith(("encoder.0.", "encoder.1."))}
+    moments = {name.removeprefix("optimizer.").removesuffix(".exp_avg") for name in step.state()
+               if name.endswith(".exp_avg")}
+    assert set(step.names) == before.keys() - same == moments
+    with pytest.raises(RecipeError, match=r"no weights of 'encoder\.3'.* encoder\.2"):
+        TrainingStep(model, TrainingSection(start_from="model", freeze=("encoder.3",)), seed=1, max_length=19)
+
+
+def test_the_gradient_of_trained_weights_does_not_depend_on_which_others_are_frozen(make_model, make_corpus):
+    model, corpus = make_model().train(), make_corpus()
+    _, sums, _ = gradients_of(model, corpus, [np.arange(4)])
+    expected = {name: weight.grad.clone() for name, weight in model.named_parameters()}
+    for parts in (("embeddings",), ("encoder",), ("decoder.0", "embeddings")):
+        frozen = copy.deepcopy(model)
+        frozen.zero_grad()
+        step = TrainingStep(frozen, TrainingSection(label_smoothing=0.1, start_from="model", freeze=parts),
+                            torch.float64, seed=1, max_length=19)
+        found, _ = step.accumulate(corpus, [((0,), np.arange(4))], 1)
+        assert found.tolist() == sums.tolist()
+        assert_same([weight.grad for weight in step.weights], [expected[name] for name in step.names])
+
+
+def test_other_weights_are_in_the_model_during_a_block_and_then_the_trained_ones(make_model):
+    model = make_model()
+    step = TrainingStep(model, TrainingSection(), torch.float64, seed=1, max_length=19)
+    before, others = [[weight.detach().clone() for weight in model.parameters()] for _ in range(2)]
+    others = [weight.mul_(3) for weight in others]
+    with step.use_weights(others):
+        assert all(torch.equal(weight, 3 * one) for weight, one in zip(model.parameters(), before, strict=True))
+        assert not model.training
+    assert all(map(torch.equal, model.parameters(), before)) and model.training
+    assert all(torch.equal(weight, 3 * one) for weight, one in zip(others, before, strict=True))

@@ -1,6 +1,7 @@
 """Back-translation and distillation: a model generates the missing side of a corpus once, reproducibly line by line."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -50,6 +51,12 @@ def folder(tmp_path_factory):
                                                                 '{target: mono.en, translated_by: run, tag: "<BT>"}]'))
     (folder / "forward.yaml").write_text(RECIPE)
     return folder
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    """The runs of other tests, which lie beside those of a test, are not searched."""
+    monkeypatch.setattr(synthetic, "_taken_from_another_run", lambda translation: False)
 
 
 @pytest.fixture
@@ -113,6 +120,26 @@ def test_synthetic_text_is_generated_once_whatever_the_scores_description_or_dat
         assert made(using, tmp_path) == (spec, expected)
     save("beam_size: 2", "beam_size: 3")                                        # changes translations
     assert made(using, tmp_path)[0].source != spec.source
+
+
+def test_text_that_another_run_has_generated_is_copied_by_its_key(recipe, tmp_path, monkeypatch, without_translator):
+    monkeypatch.undo()
+    using = recipe()
+    first, text = made(using, tmp_path / "first")
+    assert re.fullmatch(r"mono\.de-en\.[0-9a-f]{16}\.txt|mono\.en-de\.[0-9a-f]{16}\.txt", Path(first.source).name)
+    Path(first.source).rename(Path(first.source).with_name(Path(first.source).name.replace("mono", "renamed")))
+    description = synthetic._description_file(Path(first.source))
+    description.rename(description.with_name(description.name.replace("mono", "renamed")))
+    without_translator()
+    copied, same = made(using, tmp_path / "second")
+    assert same == text and Path(copied.source).name == Path(first.source).name and copied.faulty == first.faulty
+    assert Path(copied.source).is_relative_to(tmp_path / "second")              # a run can be moved alone
+    for damaged in tmp_path.glob("*/synthetic/*.txt"):
+        damaged.write_text("other")
+    with pytest.raises(AttributeError):                                         # it would be generated again
+        made(using, tmp_path / "third")
+    with pytest.raises(AttributeError):
+        made(recipe("data.train.1.limit=2"), tmp_path / "fourth")
 
 
 def test_damaged_synthetic_text_is_never_trained_on(recipe, tmp_path):
@@ -249,6 +276,7 @@ from seq2seq.training import synthetic_text
 from seq2seq.training.distributed import join_process_group
 from seq2seq.translation.translator import Translator
 synthetic_text.BLOCK_LINES = 2
+synthetic_text._taken_from_another_run = lambda translation: False
 original, blocks = Translator.translate, []
 Translator.translate = lambda self, *arguments, **options: blocks.append(1) or original(self, *arguments, **options)
 with join_process_group("cpu") as group:

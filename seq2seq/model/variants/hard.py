@@ -113,8 +113,7 @@ class HardAttentionTransformer(Transformer):
 
     def decode(self, target_input: Tensor, target: Sentences, memory: Tensor, source: Sentences) -> Logits:
         """See `Transformer.decode`. In training, the result contains the sample of the last layer."""
-        stream = self._embed(self.target_embedding, self.target_positions, self.decoder_input(target_input),
-                             target.positions)
+        stream = self.embed_target(target_input, target)
         for layer in self.decoder[:-1]:
             stream = layer(stream, memory, target, source)
         samples: list[HardAttentionSample] = []

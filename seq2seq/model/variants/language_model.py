@@ -22,6 +22,7 @@ from seq2seq.model.kv_cache import LayerCache, TransformerState
 from seq2seq.model.layers import POSITION_TABLES, Dropout, embeddings
 from seq2seq.model.loss import Logits
 from seq2seq.model.packing import Sentences, check_length
+from seq2seq.model.relative_positions import RelativePositions
 from seq2seq.model.transformer import EncoderLayer, StepFunction, embed
 
 
@@ -52,10 +53,11 @@ class LanguageModel(Model):
             self.positions: Tensor = nn.Parameter(torch.empty(max_positions, d_model).normal_(std=d_model**-0.5))
         else:
             self.register_buffer("positions", POSITION_TABLES[positions](max_positions, d_model), persistent=False)
+        self.relative = RelativePositions(num_heads, causal=True) if positions == "relative" else None
         self.dropout = Dropout(dropout)
         self.window = window
         layer = (d_model, num_heads, feed_forward, dropout, activation, pre_norm, weighing, window)
-        self.layers = nn.ModuleList(EncoderLayer(*layer, causal=True) for _ in range(layers))
+        self.layers = nn.ModuleList(EncoderLayer(*layer, causal=True, relative=self.relative) for _ in range(layers))
         self.norm = nn.LayerNorm(d_model, eps=1e-5) if pre_norm else nn.Identity()
 
     def forward(self, batch: Batch) -> Logits:
@@ -88,6 +90,8 @@ class LanguageModel(Model):
         after = state.with_next_position()
         hidden = self.embedding[last_tokens] * self.scale + self.positions[state.position]
         bias = after.target_bias(self.num_heads, self.window)
+        if self.relative is not None:
+            bias += self.relative.of_step(after)
         steps = steps or [cast(EncoderLayer, layer).make_step_function() for layer in self.layers]
         for step, cache in zip(steps, after.caches, strict=True):
             hidden = step(hidden, cache, slice(state.slots, after.slots), bias)

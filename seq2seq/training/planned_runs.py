@@ -1,0 +1,79 @@
+"""Runs of a comparison of recipes: each combination of values with each seed is an ordinary run."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from seq2seq import console
+from seq2seq.errors import OptionError, UserError
+from seq2seq.recipe import Recipe, load_recipe
+from seq2seq.recipe.yaml_document import listed_values
+from seq2seq.training.run import train
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """Run of a comparison.
+
+    group: name of its recipe and values; only the seeds of the runs of a group differ. run: directory.
+    """
+
+    group: str
+    recipe: Recipe
+    run: Path
+
+
+def plan_runs(recipes: Sequence[Path], settings: Sequence[str], seeds: int, directory: Path | None
+              ) -> list[PlannedRun]:
+    """Return the runs of all recipes, values and seeds, in the order in which they are trained: all groups with the
+    first seed, then with the next. All recipes are read, so that an error comes before the first training.
+
+    Args:
+        settings: keys and values, such as model.score=dot,additive. A key with one value is set in all runs.
+        seeds: number of seeds: the recipe's, and those that follow it.
+        directory: directory of the runs; None: runs/compare_NAME.
+    """
+    values = listed_values(settings, "model.score=dot,additive")
+    combinations = list(itertools.product(*values.values()))
+    varied = [key for key, listed in values.items() if len(listed) > 1]
+    planned: list[PlannedRun] = []
+    for number, path in itertools.product(range(seeds), recipes):
+        for combination in combinations:
+            chosen = dict(zip(values, combination, strict=True))
+            overrides = [f"{key}={json.dumps(value)}" for key, value in chosen.items()]
+            first = load_recipe(path, overrides)
+            recipe = load_recipe(path, [*overrides, f"seed={first.seed + number}"]) if number else first
+            _require_comparable(recipe, path)
+            names = [recipe.name] if len(recipes) > 1 or not varied else []
+            group = ", ".join([*names, *(f"{key}={_written(chosen[key])}" for key in varied)])
+            directory = directory or Path("runs") / f"compare_{recipe.name}"
+            run = directory / (re.sub(r"[^\w.=-]+", "_", group) + f"_seed_{recipe.seed}")
+            if run in [other.run for other in planned]:
+                raise OptionError(f"two of the runs would be in {run}. Give each recipe its own `name`, and each value "
+                                  "once.")
+            planned.append(PlannedRun(group, recipe, run))
+    return planned
+
+
+def _written(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _require_comparable(recipe: Recipe, path: Path) -> None:
+    if not (recipe.task.has_source and recipe.task.target_is_text):
+        raise UserError(f"compare trains and compares models that translate; {path} is a recipe of type "
+                        f"{recipe.model.type}.")
+    if not recipe.data.test:
+        raise UserError(f"{path} has no test sets, on which the models are compared. Add data.test.")
+
+
+def train_planned(planned: Sequence[PlannedRun]) -> None:
+    """Train the runs, and resume those that were stopped. A run that has finished is only evaluated."""
+    for number, one in enumerate(planned, 1):
+        console.print_message(f"run {number} of {len(planned)}: {one.group}, seed {one.recipe.seed}, in {one.run}")
+        train(one.recipe, one.run, restart=None)
