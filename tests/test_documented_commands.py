@@ -66,14 +66,20 @@ class Shell:
         return lines
 
 
+def programs_in(directory):
+    """Return a new directory with the program seq2seq."""
+    programs = directory / "programs"
+    programs.mkdir()
+    (programs / "seq2seq").write_text(f'#!/bin/sh\nexec {sys.executable} -m seq2seq "$@"\n')
+    (programs / "seq2seq").chmod(0o755)
+    return programs
+
+
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory):
     """A function that makes a directory with text, and optionally with trained models."""
     base = tmp_path_factory.mktemp("documented")
-    programs = base / "programs"
-    programs.mkdir()
-    (programs / "seq2seq").write_text(f'#!/bin/sh\nexec {sys.executable} -m seq2seq "$@"\n')
-    (programs / "seq2seq").chmod(0o755)
+    programs = programs_in(base)
     generator = random.Random(1)
     pairs = [sentence(generator) for _ in range(4000)]                          # English and German
     files = {"train": pairs[:3000], "valid": pairs[3000:3050], "news": pairs[3500:3520], "manuals": pairs[3000:3300],
@@ -132,15 +138,18 @@ def test_the_commands_of_a_how_to_page_run(page, shell):
 
 
 @pytest.mark.slow
-def test_the_commands_of_the_page_on_pretrained_models_run(shell, monkeypatch):
+def test_the_commands_of_the_page_on_pretrained_models_run(tmp_path, monkeypatch):
     pytest.importorskip("transformers")
-    place = shell("pretrained")
     monkeypatch.setattr(fairseq_models, "NLLB_LANGUAGES", ["ces_Latn", "deu_Latn", "eng_Latn", "swh_Latn", "zho_Hans"])
-    fairseq_models.make(place.directory / "nllb")
-    (place.directory / "recipe.yaml").write_text(code("pretrained.md", "yaml")[0])
-    (place.directory / "text.zgh").write_text("ⵉⴷⵉ ⴰⵔ ⵉⵜⵜⴰⵣⵣⵍ\nⵉⴷⵉ ⴰⵔ\n")
-    for language in ("en", "sw"):
-        shutil.copy(place.directory / f"dev.{language}", place.directory / f"test.{language}")
+    fairseq_models.make(tmp_path / "nllb")
+    (tmp_path / "recipe.yaml").write_text(code("pretrained.md", "yaml")[0])
+    (tmp_path / "text.zgh").write_text("ⵉⴷⵉ ⴰⵔ ⵉⵜⵜⴰⵣⵣⵍ\nⵉⴷⵉ ⴰⵔ\n")
+    generator = random.Random(1)
+    for name, size in (("train", 300), ("valid", 20), ("test", 20)):
+        pairs = [sentence(generator) for _ in range(size)]                      # English and German
+        for side, language in enumerate(("en", "sw")):
+            (tmp_path / f"{name}.{language}").write_text("".join(f"{pair[side]}\n" for pair in pairs))
+    place = Shell(tmp_path, programs_in(tmp_path))
     few_steps = [*(each for each in FEW_STEPS if not each.startswith("model.")), "data.cleaning.max_pieces=99"]
     ran = []
     for block in code("pretrained.md"):
