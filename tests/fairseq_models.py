@@ -3,6 +3,7 @@
 import base64
 import json
 from pathlib import Path
+from random import Random
 
 import sentencepiece
 import torch
@@ -15,6 +16,13 @@ LINES = [
     "η γάτα κοιμάται στο σπίτι"]
 NLLB_LANGUAGES = ["ace_Arab", "arb_Arab", "deu_Latn", "ell_Grek", "eng_Latn", "hin_Deva", "rus_Cyrl", "zho_Hans",
                   "zho_Hant"]
+
+
+def mixed_lines(number: int) -> list[str]:
+    """Return lines of words of six scripts in random order, with spaces, numbers and unknown characters."""
+    random = Random(1)
+    words = [word for line in LINES for word in line.split()] + ["12", "3,5", "%", "(x)", "ＨＵＮＤ", "☃", "e\u0301"]
+    return [random.choice([" ", "  "]).join(random.choices(words, k=random.randint(1, 17))) for _ in range(number)]
 
 
 def train_sentencepiece(path: Path, model_type: str = "bpe") -> None:

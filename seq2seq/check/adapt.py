@@ -247,7 +247,7 @@ def _direction(recipe: Recipe, model: str, source: str | None, target: str | Non
         raise OptionError(f"{model} translates from {' or '.join(known)}, not from {source}."
                           f"{suggestion_for(str(source))}")
     default = recipe.languages if recipe.languages in directions else directions[0]
-    found = default if target is None else direction_into(target, directions, model)
+    found = default if target is None else direction_into(target, directions, model=model)
     if len(recipe.directions) > 1:
         console.print_message(f"adapting the direction from {found.source} to {found.target}, the only one of the "
                               "adapted model; name another with --source-language and --target-language")

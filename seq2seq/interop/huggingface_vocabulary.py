@@ -29,7 +29,7 @@ from seq2seq.tokenizers.vocabulary import Vocabulary, load_processor, require_si
 
 SPECIAL_TOKENS = "special_tokens_map.json"
 TOKENIZER_CLASSES = ("M2M100Tokenizer", "NllbTokenizer", "NllbTokenizerFast", "MBart50Tokenizer",
-                     "MBart50TokenizerFast")
+                     "MBart50TokenizerFast", "SMALL100Tokenizer")
 T5_TOKENIZER_CLASSES = ("T5Tokenizer", "T5TokenizerFast", "MT5Tokenizer", "MT5TokenizerFast")
 LANGUAGE_NAME = re.compile(r"__([A-Za-z]{2,8}(?:-[A-Za-z0-9]{1,8})*)__|([a-z]{3}_[A-Z][a-z]{3}|[a-z]{2}_[A-Z]{2})")
 """Language tokens of M2M-100 (`__en__`), NLLB-200 (`eng_Latn`) and mBART-50 (`en_XX`)."""
@@ -153,6 +153,9 @@ def fairseq_vocabularies(folder: Path, config: Mapping[str, Any], tokenizer_conf
     The tokenizer of M2M-100 has the ids of its pieces in vocab.json. In those of the others, they are the ids of
     sentencepiece, shifted by one. Language tokens follow the pieces. The option legacy_behaviour of NLLB-200, which
     puts the token of the source behind the text, is ignored: the models were trained with the token before it.
+
+    In SMaLL-100 (Mohammadshahi et al. 2022, arXiv:2210.11621), the token before a source names the target language, as
+    in Marian models, and targets have none. Its vocabulary is otherwise that of M2M-100.
     """
     processor, model = _sentencepiece(folder / SENTENCEPIECE, tokenizer_config, TOKENIZER_CLASSES)
     pieces = processor.id_to_piece(list(range(processor.vocab_size())))
@@ -170,7 +173,14 @@ def fairseq_vocabularies(folder: Path, config: Mapping[str, Any], tokenizer_conf
                           "does not start with </s>.")
     order = [names.index(symbol) for symbol in ("<unk>", "<s>", "</s>")]
     order += sorted(set(range(len(names))) - set(order))
+    is_small100 = tokenizer_config.get("tokenizer_class") == "SMALL100Tokenizer"
+    if is_small100:
+        pad = names.index("<pad>")
+        names[pad] = f"{UNUSED}{pad}>"
     renumbered = {names[index]: number for number, index in enumerate(order)}
+    if is_small100:
+        vocabulary = MarianVocabulary(model, renumbered, SENTENCEPIECE)
+        return Tokenizers(vocabulary, vocabulary), (order, order)
     sides = [FairseqVocabulary(model, renumbered, SENTENCEPIECE, is_target) for is_target in (False, True)]
     return Tokenizers(*sides), (order, order)
 
@@ -208,7 +218,8 @@ def _added_tokens(folder: Path, tokenizer_config: Mapping[str, Any], first: int)
     listed = [token["content"] if isinstance(token, dict) else token
               for settings in (read_object(folder / SPECIAL_TOKENS, missing={}), tokenizer_config)
               for key in ("additional_special_tokens", "extra_special_tokens") for token in settings.get(key) or []]
-    if tokenizer_config.get("tokenizer_class") == "M2M100Tokenizer" and not any(map(LANGUAGE_NAME.fullmatch, listed)):
+    of_m2m100 = tokenizer_config.get("tokenizer_class") in ("M2M100Tokenizer", "SMALL100Tokenizer")
+    if of_m2m100 and not any(map(LANGUAGE_NAME.fullmatch, listed)):
         listed = [f"__{code}__" for code in M2M100_LANGUAGES.split()]
     languages = dict.fromkeys(filter(LANGUAGE_NAME.fullmatch, listed))
     return {name: first + number for number, name in enumerate(languages)} | numbered

@@ -155,7 +155,7 @@ def _padded_attention(projected: tuple[Tensor, ...], query_sentences: Sentences,
 def score_bias(mask: Tensor, dtype: torch.dtype, position_bias: Tensor | None) -> Tensor:
     """Return the sum of `mask_to_bias(mask, dtype)` and `position_bias` (see `attention`)."""
     bias = mask_to_bias(mask, dtype)
-    return bias if position_bias is None else bias + position_bias
+    return bias if position_bias is None else bias + position_bias.to(dtype)
 
 
 def attention_weights(projected: tuple[Tensor, ...], query_sentences: Sentences, key_sentences: Sentences,

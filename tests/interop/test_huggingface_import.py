@@ -149,7 +149,7 @@ def test_a_language_token_is_one_piece(multilingual):
 def test_the_target_language_can_be_chosen_at_import(multilingual, capsys):
     arguments = ["import", "--from", "huggingface", str(multilingual / "theirs"), "--output"]
     assert main([*arguments, str(multilingual / "all")]) == 0
-    assert "2 languages (eng, fra)" in (said := capsys.readouterr().err) and "to eng" in said
+    assert "2 languages (eng, fra)" in (said := capsys.readouterr().err) and "the default is deu to eng" in said
     assert main([*arguments, str(multilingual / "french"), "--target-language", "fra"]) == 0
     assert main([*arguments, str(multilingual / "french")]) == 2
     assert "french exists already" in capsys.readouterr().err

@@ -24,7 +24,7 @@ from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 from seq2seq.translation.scoring import pair_scores
 from seq2seq.translation.translator import Translator
-from tests.fairseq_models import LINES, make
+from tests.fairseq_models import LINES, make, mixed_lines
 
 pytest.importorskip("transformers")
 
@@ -169,6 +169,19 @@ def test_text_in_six_scripts_has_the_ids_of_transformers_with_every_language_tok
     assert target.decode([[START_ID, *line, END_ID] for line in ids]) == target.decode(source.encode(LINES))
 
 
+@pytest.mark.slow
+def test_2000_lines_of_six_scripts_have_the_ids_of_transformers(models):
+    theirs, tokenizer, _, ours = models
+    order, lines = their_ids(theirs, tokenizer, ours), mixed_lines(2000)
+    for direction in directions_of(tokenizer):
+        read = [Source(line, source_language=direction[0], language=direction[1]) for line in lines]
+        expected = encoded_by(tokenizer, lines, direction, text_target=lines)
+        source, target = ours.tokenizers.source, ours.tokenizers.target
+        assert [[*order[ids].tolist(), 2] for ids in source.encode(read)] == expected["input_ids"]
+        found = target.encode(target.target_lines(lines, read))
+        assert [[*order[ids].tolist(), 2] for ids in found] == expected["labels"]
+
+
 def test_spans_are_the_character_offsets_of_the_pieces(models):
     source = models[3].tokenizers.source
     for line in map(models[3].source, LINES[:8]):
@@ -265,6 +278,26 @@ def test_an_export_to_ctranslate2_is_refused(models, tmp_path):
         ctranslate2.export_model(models[2] / "ours", tmp_path / "theirs")
 
 
+def test_small100_reads_the_token_of_the_target_before_the_source(tmp_path):
+    theirs, tokenizer = make(tmp_path / "theirs", **KINDS["M2M-100, SiLU"])
+    tokenizer_of_class(tmp_path / "theirs", "SMALL100Tokenizer")
+    import_model(str(tmp_path / "theirs"), tmp_path / "ours", "en", "de")
+    ours = Translator.load(tmp_path / "ours", "cpu", "fp32")
+    order = their_ids(theirs, tokenizer, ours).tolist()
+    assert len(ours.tokenizers.source.languages) == 100 and order[ours.tokenizers.source.language_id("de")] != 3
+    for code in ("de", "zh"):
+        # The tokenizer of M2M-100 writes the same, if the target is given as the source.
+        encoded = encoded_by(tokenizer, SENTENCES[:20], (code, code), return_tensors="pt", padding=True)
+        output = theirs.generate(
+            **encoded, num_beams=5, max_length=31, early_stopping=True, length_penalty=1.0,
+            bad_words_ids=[[order[index]] for index in ours.tokenizers.target.never_generated_ids])[:, 1:].tolist()
+        found = ours.into(code).translate(SENTENCES[:20], beam_size=5, length_penalty=1.0, safety_net=False)
+        texts = [ours.tokenizers.target.decode([[order.index(index) for index in row[: row.index(2)]]])[0].strip()
+                 if 2 in row else None for row in output]
+        equal = [best.text == text for (best, *_), text in zip(found, texts, strict=True) if text is not None]
+        assert len(equal) > 5 and all(equal)
+
+
 # Files of strangers
 
 
@@ -334,7 +367,7 @@ def moved_token(folder):
     (other_sentencepiece, "not a sentencepiece model"),
     (lambda folder: (folder / "sentencepiece.bpe.model").unlink(), "tokenizer.json is not enough"),
     (moved_token, "another"),
-    (lambda folder: tokenizer_of_class(folder, "SMALL100Tokenizer"), "its tokenizer is SMALL100Tokenizer"),
+    (lambda folder: tokenizer_of_class(folder, "OtherTokenizer"), "its tokenizer is OtherTokenizer"),
 ])
 def test_files_that_do_not_fit_together_are_refused_with_what_and_where(nllb, tmp_path, change, told):
     folder = tmp_path / "theirs"

@@ -18,7 +18,7 @@ from seq2seq.storage.checkpoints import stored_recipe
 from seq2seq.tokenizers.source import Source
 from seq2seq.translation.scoring import pair_scores
 from seq2seq.translation.translator import Translator
-from tests.fairseq_models import LINES
+from tests.fairseq_models import LINES, mixed_lines
 from tests.t5_models import LANGUAGE_TOKENS, make
 
 pytest.importorskip("transformers")
@@ -69,6 +69,15 @@ def test_text_in_six_scripts_has_the_ids_of_transformers(models):
         assert [order[ids].tolist() + end for ids in found] == tokenizer(texts)["input_ids"]
     assert [order[ids].tolist() + end for ids in ours.tokenizers.target.encode(lines)] == tokenizer(lines)["input_ids"]
     assert len(ours.tokenizers.source.languages) in (0, len(LANGUAGE_TOKENS))
+
+
+@pytest.mark.slow
+def test_2000_lines_of_six_scripts_have_the_ids_of_transformers(models):
+    theirs, tokenizer, _, ours = models
+    order, end = their_ids(theirs, tokenizer, ours), [theirs.config.eos_token_id]
+    lines = [line for line in mixed_lines(2000) if tokenizer.unk_token_id == 2 or 0 not in ours.encode([line])[0]]
+    found = ours.tokenizers.target.encode(lines)
+    assert [order[ids].tolist() + end for ids in found] == tokenizer(lines)["input_ids"]
 
 
 def test_logits_and_gradients_equal_those_of_transformers(models):

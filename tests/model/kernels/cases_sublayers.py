@@ -16,7 +16,7 @@ from seq2seq.model.kernels.activation import activated
 from seq2seq.model.kernels.embedding import embed
 from seq2seq.model.kernels.residual_norm import residual_norm
 from seq2seq.model.kernels.row_sums import column_sums, linear
-from seq2seq.model.transformer import ACTIVATIONS
+from seq2seq.model.transformer import ACTIVATIONS, KERNEL_ACTIVATIONS
 
 # Rows and widths. Some widths are no power of two. 11 is no multiple of 8: a group of 8 elements and a rest of 3.
 SHAPES = [(1, 300), (7, 11), (37, 96), (9, 512),
@@ -25,7 +25,7 @@ SEED, NUMBER = 2**62 + 12345, 41
 
 every_shape = pytest.mark.parametrize(("rows", "width"), SHAPES)
 both_norms = pytest.mark.parametrize("pre_norm", [False, True], ids=["post", "pre"])
-every_activation = pytest.mark.parametrize("activation", ACTIVATIONS)
+every_activation = pytest.mark.parametrize("activation", KERNEL_ACTIVATIONS)
 few_programs = pytest.mark.parametrize("programs", [row_sums.PROGRAMS, 5], ids="{} programs".format)
 
 
@@ -41,7 +41,7 @@ def _launch(dtype, width):
                                         pre_norm, probability, seed)
             (stream + out).sum().backward()
     residual_norm(random(32, width), random(32, width), random(width), random(width), random(width))
-    for activation in ACTIVATIONS:
+    for activation in KERNEL_ACTIVATIONS:
         activated(random(32, width), random(4 * width, width), random(4 * width), activation).sum().backward()
     column_sums(random(32, width).detach())
     for probability, seed in ((0.1, torch.zeros(1, dtype=torch.int64)), (0.0, None)):
@@ -331,6 +331,6 @@ def test_tiles_do_not_change_results(monkeypatch):
 def test_no_rows_cost_nothing():
     inputs = [torch.empty(0, 12, requires_grad=True), torch.empty(0, 12), None, torch.ones(12), torch.zeros(12)]
     assert [each.shape for each in residual_norm(*inputs)] == [(0, 12)] * 2
-    for activation in ACTIVATIONS:
+    for activation in KERNEL_ACTIVATIONS:
         assert activated(torch.empty(0, 5), torch.zeros(12, 5), torch.zeros(12), activation).shape == (0, 12)
     assert not column_sums(torch.empty(0, 12)).any()

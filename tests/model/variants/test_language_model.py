@@ -21,7 +21,8 @@ CHOICES = [
     {"output_bias": True}, {"scale_embedding": False},
 ]
 # Their equations are tested with attention itself.
-OF_ATTENTION = [{"window": 3}, {"score": "additive"}, {"score": "bilinear"}, {"normalize": "relu"}]
+OF_ATTENTION = [{"window": 3}, {"positions": "relative"}, {"score": "additive"}, {"score": "bilinear"},
+                {"normalize": "relu"}]
 every_choice = pytest.mark.parametrize("choice", CHOICES, ids=str)
 
 
