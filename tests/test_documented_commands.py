@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from freeze import sentence
 
+from tests import fairseq_models
+
 ROOT = Path(__file__).parents[1]
 FEW_STEPS = ("training.max_steps=6", "training.validate_every=2", "training.warmup_steps=1", "training.log_every=1",
              "training.batch_tokens=256", "training.precision=fp32", "model.base=tiny", "decoding.max_length=20")
@@ -50,13 +52,13 @@ class Shell:
     def __init__(self, directory, programs):
         self.directory, self.programs = directory, programs
 
-    def run(self, block):
+    def run(self, block, few_steps=FEW_STEPS):
         """Run the commands of seq2seq in a code block, trainings with few steps."""
         lines = [line for line in block.replace("\\\n", "").splitlines() if line.startswith("seq2seq ")]
         for line in lines:
             command = line.partition("  #")[0].rstrip()
             if command.split()[1] in ("train", "adapt", "check"):
-                settings = MORE_STEPS if command.split()[1] == "adapt" else FEW_STEPS
+                settings = MORE_STEPS if command.split()[1] == "adapt" else few_steps
                 command += "".join(f" --set {setting}" for setting in settings)
             done = subprocess.run(command, shell=True, cwd=self.directory, capture_output=True, text=True, env={
                 **os.environ, "PATH": f"{self.programs}:{os.environ['PATH']}"})
@@ -64,14 +66,20 @@ class Shell:
         return lines
 
 
+def programs_in(directory):
+    """Return a new directory with the program seq2seq."""
+    programs = directory / "programs"
+    programs.mkdir()
+    (programs / "seq2seq").write_text(f'#!/bin/sh\nexec {sys.executable} -m seq2seq "$@"\n')
+    (programs / "seq2seq").chmod(0o755)
+    return programs
+
+
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory):
     """A function that makes a directory with text, and optionally with trained models."""
     base = tmp_path_factory.mktemp("documented")
-    programs = base / "programs"
-    programs.mkdir()
-    (programs / "seq2seq").write_text(f'#!/bin/sh\nexec {sys.executable} -m seq2seq "$@"\n')
-    (programs / "seq2seq").chmod(0o755)
+    programs = programs_in(base)
     generator = random.Random(1)
     pairs = [sentence(generator) for _ in range(4000)]                          # English and German
     files = {"train": pairs[:3000], "valid": pairs[3000:3050], "news": pairs[3500:3520], "manuals": pairs[3000:3300],
@@ -127,6 +135,26 @@ def test_the_commands_of_a_how_to_page_run(page, shell):
         if "seq2seq " in block:                                                 # a page of training has several models
             ran += shell(f"{page}{number}", with_models=page != "training").run(block)
     assert len(ran) >= {"training": 10, "translating": 15, "evaluating": 8, "adapting": 3, "publishing": 1}[page]
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page_on_pretrained_models_run(tmp_path, monkeypatch):
+    pytest.importorskip("transformers")
+    monkeypatch.setattr(fairseq_models, "NLLB_LANGUAGES", ["ces_Latn", "deu_Latn", "eng_Latn", "swh_Latn", "zho_Hans"])
+    fairseq_models.make(tmp_path / "nllb")
+    (tmp_path / "recipe.yaml").write_text(code("pretrained.md", "yaml")[0])
+    (tmp_path / "text.zgh").write_text("ⵉⴷⵉ ⴰⵔ ⵉⵜⵜⴰⵣⵣⵍ\nⵉⴷⵉ ⴰⵔ\n")
+    generator = random.Random(1)
+    for name, size in (("train", 300), ("valid", 20), ("test", 20)):
+        pairs = [sentence(generator) for _ in range(size)]                      # English and German
+        for side, language in enumerate(("en", "sw")):
+            (tmp_path / f"{name}.{language}").write_text("".join(f"{pair[side]}\n" for pair in pairs))
+    place = Shell(tmp_path, programs_in(tmp_path))
+    few_steps = [*(each for each in FEW_STEPS if not each.startswith("model.")), "data.cleaning.max_pieces=99"]
+    ran = []
+    for block in code("pretrained.md"):
+        ran += place.run(re.sub("^seq2seq serve.*", "", block, flags=re.MULTILINE), few_steps)
+    assert len(ran) == 6
 
 
 @pytest.mark.slow

@@ -91,8 +91,8 @@ class VocabularyChanges:
             if tokenizers.source.begins_with_own_language:
                 for code in self.keep_languages:
                     tokenizers.source.own_code(code)                            # raises an error if there is none
-            codes = [code for side in (tokenizers.source, tokenizers.target) for code in side.languages
-                     if self.keeps(code)]
+            codes = {code for side in (tokenizers.source, tokenizers.target) for code in side.languages
+                     if self.keeps(code)}
             trimmed = trim(tokenizers, self._lines(), codes)
             rows = _by_weight(trimmed.source_ids, trimmed.target_ids)
             tokenizers, weights = trimmed.tokenizers, {

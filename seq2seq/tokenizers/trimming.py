@@ -9,7 +9,7 @@ of scripts in which the text has none, and so do byte pieces.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Set
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -31,7 +31,7 @@ class Trimmed:
     target_ids: list[int]
 
 
-def trim(tokenizers: Tokenizers, lines: Iterable[str], languages: Collection[str]) -> Trimmed:
+def trim(tokenizers: Tokenizers, lines: Iterable[str], languages: Set[str]) -> Trimmed:
     """Return tokenizers that keep the pieces which a text in all their languages needs, and all symbols.
 
     Args:
@@ -43,6 +43,9 @@ def trim(tokenizers: Tokenizers, lines: Iterable[str], languages: Collection[str
     while block := list(islice(remaining, BLOCK_LINES)):
         for each in pieces.values():
             each.add(block)
+    for side in sides:
+        for code in languages & side.languages.keys():                          # tokens of T5 are pieces
+            pieces[side.sentencepiece].needed.update(side.pieces(side.token_ids(side.languages[code])))
     for each in pieces.values():
         each.complete()
     models = [pieces[side.sentencepiece] for side in sides]
@@ -79,6 +82,7 @@ class _Pieces:
                         if piece.type == piece.NORMAL}
         self.normal = set(self._scores)
         self.needed: set[str] = set()
+        self._has_text = False
 
     def add(self, lines: Iterable[str]) -> None:
         texts = list(map(self._vocabulary.normalized, lines))
@@ -86,10 +90,11 @@ class _Pieces:
             texts += [f" {text}" for text in texts]                             # the form behind a language token
         for encoded in encode_lines(self._processor, texts, out_type=str):
             self.needed.update(encoded)
+            self._has_text |= bool(encoded)
 
     def complete(self) -> None:
         """Add what the pieces of the text are merged from, and single characters."""
-        if not self.needed:
+        if not self._has_text:
             raise TokenizerError("the text for the vocabulary is empty.")
         sampler = SubwordSampler(self._processor)
         self.needed = set().union(*map(sampler.merged_pieces, self.needed))

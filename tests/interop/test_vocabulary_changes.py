@@ -16,13 +16,15 @@ from seq2seq.storage.checkpoints import licence_of
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import UNKNOWN_ID
 from seq2seq.translation.translator import Translator
-from tests import fairseq_models, marian_models
+from tests import fairseq_models, marian_models, t5_models
 
 pytest.importorskip("transformers")
 
 KINDS = {
     "NLLB": (fairseq_models.make, {"end": 0.75}, "de,en"),
     "M2M-100, nothing tied": (fairseq_models.make, {"kind": "m2m100", "tied": False, "end": 1.8, "seed": 2}, "de,en"),
+    "mBART-50": (fairseq_models.make, {"kind": "mbart50", "unused": -1, "activation": "gelu"}, "de,en"),
+    "MADLAD-400": (t5_models.make, {"kind": "madlad", "languages": True, "own_output": True}, "de,en"),
     "Marian, several languages": (marian_models.make, {"languages": (">>eng<<", ">>fra<<")}, "de,eng"),
     "Marian, separate vocabularies": (marian_models.make, {"separate": True}, "de,en"),
 }
@@ -34,8 +36,8 @@ def models(request, tmp_path_factory):
     directory = tmp_path_factory.mktemp("models")
     make, settings, languages = KINDS[request.param]
     make(directory / "theirs", **settings)
-    lines = (fairseq_models.LINES[:5] if make is fairseq_models.make else
-             [*marian_models.GERMAN[:3], *marian_models.ENGLISH[:3]])
+    lines = ([*marian_models.GERMAN[:3], *marian_models.ENGLISH[:3]] if make is marian_models.make else
+             fairseq_models.LINES[:5])
     (directory / "text").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     codes = languages.split(",")
     import_model(str(directory / "theirs"), directory / "all", *codes)
@@ -112,6 +114,8 @@ GEORGIAN = ["ძაღლი გარბის", "კატა სახლშ�
 EXTENDED = {
     "NLLB": (fairseq_models.make, {}, "ka", "ru"),
     "M2M-100, nothing tied": (fairseq_models.make, {"kind": "m2m100", "tied": False}, "abk", "ru"),
+    "mBART-50": (fairseq_models.make, {"kind": "mbart50", "unused": -1}, "abk", "ru"),
+    "MADLAD-400": (t5_models.make, {"kind": "madlad", "languages": True, "own_output": True}, "ka", "en"),
     "Marian": (marian_models.make, {"languages": (">>eng<<", ">>fra<<")}, "kat", "fra"),
 }
 
@@ -123,15 +127,15 @@ def extended(request, tmp_path_factory):
     make, settings, new, like = EXTENDED[request.param]
     make(directory / "theirs", **settings)
     (directory / "text").write_text("".join(f"{line}\n" for line in GEORGIAN), encoding="utf-8")
-    import_model(str(directory / "theirs"), directory / "old", "de")
-    import_model(str(directory / "theirs"), directory / "new", "de", None,
+    import_model(str(directory / "theirs"), directory / "old", "de", like)
+    import_model(str(directory / "theirs"), directory / "new", "de", like,
                  VocabularyChanges(new_languages={new: like}, text=[directory / "text"]))
     return new, like, *(read_stored_model(directory / name) for name in ("old", "new"))
 
 
 def test_text_of_a_new_script_has_pieces_of_its_own_and_other_text_the_same_ids(extended):
     new, _, before, after = extended
-    lines = fairseq_models.LINES[:8] if after.tokenizers.source.begins_with_own_language else marian_models.LINES
+    lines = [*fairseq_models.LINES[:8], *marian_models.LINES]
     for old, now in ((before.tokenizers.source, after.tokenizers.source),
                      (before.tokenizers.target, after.tokenizers.target)):
         assert now.encode(lines) == old.encode(lines)
