@@ -232,6 +232,7 @@ def _fitted(draft: _Draft, settings: Settings, size: str, train: CorpusReader, m
         report = Report(recipe.name, [])
         estimate_vocabulary(recipe, train.tokenizers, {}, report)
         estimate_model(recipe, report)
+        estimate_training(TrainingText.of(recipe), [train.lengths], report)     # with the memory that it needs
         assert train.tokenizers is not None
         console.print_message(f"measuring the {size} model")
         measure(TrainingText.of(recipe), train.tokenizers, report, translates=True)
