@@ -57,7 +57,7 @@ class Shell:
         lines = [line for line in block.replace("\\\n", "").splitlines() if line.startswith("seq2seq ")]
         for line in lines:
             command = line.partition("  #")[0].rstrip()
-            if command.split()[1] in ("train", "adapt", "check"):
+            if command.split()[1] in ("train", "adapt", "check") or command.startswith("seq2seq compare mine.yaml"):
                 settings = MORE_STEPS if command.split()[1] == "adapt" else few_steps
                 command += "".join(f" --set {setting}" for setting in settings)
             done = subprocess.run(command, shell=True, cwd=self.directory, capture_output=True, text=True, env={

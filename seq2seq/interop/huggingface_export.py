@@ -265,6 +265,9 @@ def write_fairseq_tokenizer(vocabulary: FairseqVocabulary, languages: Languages,
                      if each["type"] == "Precompiled"), None)
     options["_spm_precompiled_charsmap"] = charsmap and base64.b64decode(charsmap)
     named = {codes.get(name, name): index for index, name in enumerate(names) if not name.startswith(UNUSED)}
+    unused = next((index for index, name in enumerate(names) if name.startswith(UNUSED)), None)
+    if unused is not None:                  # else transformers numbers <mask> by the count of pieces, maybe an id
+        named.setdefault("<mask>", unused)
     if kind == "NllbTokenizer":
         tokenizer = package.NllbTokenizer(
             vocab=named, merges=list(map(tuple, read["model"].get("merges", []))),

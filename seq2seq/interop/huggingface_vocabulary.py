@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -150,9 +150,10 @@ def fairseq_vocabularies(folder: Path, config: Mapping[str, Any], tokenizer_conf
                          ) -> tuple[Tokenizers, tuple[list[int], list[int]]]:
     """Return the tokenizers of an M2M-100, NLLB-200 or mBART-50 model, and the lists of ids as `marian_vocabularies`.
 
-    The tokenizer of M2M-100 has the ids of its pieces in vocab.json. In those of the others, they are the ids of
-    sentencepiece, shifted by one. Language tokens follow the pieces. The option legacy_behaviour of NLLB-200, which
-    puts the token of the source behind the text, is ignored: the models were trained with the token before it.
+    The tokenizer of M2M-100 has the ids of its pieces in vocab.json, those of the others in tokenizer.json; without
+    this file, they are the ids of sentencepiece, shifted by one. Language tokens follow the pieces. The option
+    legacy_behaviour of NLLB-200, which puts the token of the source behind the text, is ignored: the models were
+    trained with the token before it.
 
     In SMaLL-100 (Mohammadshahi et al. 2022, arXiv:2210.11621), the token before a source names the target language, as
     in Marian models, and targets have none. Its vocabulary is otherwise that of M2M-100.
@@ -161,6 +162,8 @@ def fairseq_vocabularies(folder: Path, config: Mapping[str, Any], tokenizer_conf
     pieces = processor.id_to_piece(list(range(processor.vocab_size())))
     if (folder / VOCABULARY).exists():
         ids = _read_ids(folder / VOCABULARY)
+    elif numbered := _ids_of_pieces(folder, {"<s>", "<pad>", "</s>", "<unk>", *pieces}):
+        ids = numbered
     elif pieces[:3] == ["<unk>", "<s>", "</s>"]:
         ids = {piece: index for index, piece in enumerate(["<s>", "<pad>", "</s>", "<unk>", *pieces[3:]])}
     else:
@@ -183,6 +186,14 @@ def fairseq_vocabularies(folder: Path, config: Mapping[str, Any], tokenizer_conf
         return Tokenizers(vocabulary, vocabulary), (order, order)
     sides = [FairseqVocabulary(model, renumbered, SENTENCEPIECE, is_target) for is_target in (False, True)]
     return Tokenizers(*sides), (order, order)
+
+
+def _ids_of_pieces(folder: Path, pieces: Set[str]) -> dict[str, int]:
+    """Return the ids of pieces in tokenizer.json. They differ from those of sentencepiece if pieces were added behind
+    the language tokens. Return {} without this file."""
+    vocab = read_object(folder / "tokenizer.json", missing={}).get("model", {}).get("vocab", {})
+    numbered = {piece: index for index, (piece, _) in enumerate(vocab)} if isinstance(vocab, list) else dict(vocab)
+    return {piece: index for piece, index in numbered.items() if piece in pieces}
 
 
 def _sentencepiece(path: Path, tokenizer_config: Mapping[str, Any], classes: Sequence[str]) -> tuple[Any, bytes]:

@@ -13,6 +13,7 @@ from seq2seq.interop.huggingface_export import export_model
 from seq2seq.interop.huggingface_import import import_model
 from seq2seq.interop.vocabulary_changes import VocabularyChanges
 from seq2seq.storage.checkpoints import licence_of
+from seq2seq.tokenizers.marian_vocabulary import UNUSED
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import UNKNOWN_ID
 from seq2seq.translation.translator import Translator
@@ -180,7 +181,11 @@ def test_a_changed_model_is_exported_and_imported_again_with_its_languages(kind,
     assert parity.same == parity.lines and parity.worst_score < 1e-3
     import_model(str(tmp_path / "exported"), tmp_path / "again")
     first, second = (read_stored_model(tmp_path / name) for name in ("ours", "again"))
-    assert first.tokenizers.source.ids == second.tokenizers.source.ids
+    ids, again = ({name: index for name, index in stored.tokenizers.source.ids.items() if not name.startswith(UNUSED)}
+                  for stored in (first, second))
+    again.pop("<mask>", None)                                                   # which an export gives an unused id
+    ids.pop("<mask>", None)
+    assert ids == again
     assert first.recipe.languages == second.recipe.languages
     assert np.array_equal(first.weights["target_embedding"], second.weights["target_embedding"])
 
