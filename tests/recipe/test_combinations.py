@@ -75,7 +75,8 @@ NEEDED = {
 # that are the default, and those that take values from another model.
 NOT_TRAINED = {
     "transformer", "dot", "bilinear", "feed-forward", "silu", "pre-norm", "one embedding", "output bias", "no dropout",
-    "no context", "no consistency", "upper_case", "placeholders", "unigram", "another tokenizer", "fine-tuning", "frozen",
+    "no context", "no consistency", "upper_case", "placeholders", "unigram", "another tokenizer",
+    "fine-tuning", "frozen",
     "label smoothing", "search", "temperature", "top-k", "top-p", "min-p", "three embeddings", "lstm", "tags"}
 UNSUITABLE = {("pointer", "translated text")}
 """Pairs that need another model in `translated_by`."""
