@@ -116,13 +116,14 @@ def shell(tmp_path_factory):
             "train: [", "train: [{source: dev.de, target: dev.en, tag: <law>}, ")
         for file in ("mine.yaml", "recipe.yaml"):
             (place / file).write_text(recipe if name.startswith("training") else from_german)
+        (place / "other.yaml").write_text(re.sub("^name: .*", "name: other", from_german, flags=re.MULTILINE))
         return Shell(place, programs)
 
     trained = directory("models")
     trained.run("seq2seq train mine.yaml")
     (models / "english.yaml").write_text(LANGUAGE_MODEL)
     subprocess.run([programs / "seq2seq", "train", "english.yaml"], cwd=models, check=True, capture_output=True)
-    for name in ("second", "other", "de_en"):
+    for name in ("second", "other", "de_en", "mine_2", "other_2"):
         shutil.copytree(models / "runs/mine", models / "runs" / name)
     return directory
 
