@@ -154,10 +154,10 @@ def test_the_site_builds_without_a_warning_and_without_a_broken_link(site):
 
 @pytest.mark.slow
 def test_copy_buttons_copy_what_is_typed(site):
+    browser = start_browser()
     from selenium.webdriver import ActionChains, Keys
     from selenium.webdriver.support.ui import WebDriverWait
 
-    browser = start_browser()
     try:
         browser.get((site / "tutorial.html").as_uri())
         find = browser.find_elements

@@ -148,7 +148,8 @@ def _groups(planned: Sequence[PlannedRun], given: Sequence[Path]) -> dict[str, d
     found: dict[str, dict[int, Path]] = {}
     for run in planned:
         found.setdefault(run.group, {})[run.recipe.seed] = run.run
-    return found | {str(next(iter(members.values()))): members for members in groups_by_recipe(given)}
+    others = groups_by_recipe(list(dict.fromkeys(given)))
+    return found | {str(next(iter(members.values()))): members for members in others}
 
 
 def _print_groups(report: GroupReport, planned: Sequence[PlannedRun], output: Path | None,

@@ -67,13 +67,15 @@ def compare_systems(systems: Sequence[Translated], tests: Sequence[TestSet], **t
 
 
 def groups_by_recipe(systems: Sequence[Path]) -> list[dict[int, Path]]:
-    """Return the systems in groups: models whose recipes differ only in the seed, by seed. A file is alone."""
+    """Return the systems in groups: models whose recipes differ only in the seed, by seed. A file is alone, and so is a
+    further model with the same recipe and the same seed."""
     groups: list[tuple[Recipe | None, dict[int, Path]]] = []
     for path in systems:
         recipe = stored_recipe(resolve_model_path(path)) if path.is_dir() else None
         for first, members in groups:
-            if first and recipe and {difference.key for difference in differences(first, recipe)} <= {"seed"}:
-                members.setdefault(recipe.seed, path)
+            if first and recipe and recipe.seed not in members and (
+                    {difference.key for difference in differences(first, recipe)} <= {"seed"}):
+                members[recipe.seed] = path
                 break
         else:
             groups.append((recipe, {recipe.seed if recipe else 1: path}))

@@ -22,6 +22,8 @@ from seq2seq.signals import Stopped
 
 GRACE_SECONDS = 15
 """Seconds in which a process can end by itself after another rank is lost. Then a watching thread ends the process."""
+NAMING_SECONDS = 5
+"""Maximum number of seconds in which a watching thread, too, learns of a rank whose loss has failed an operation."""
 WATCHING_TIMEOUT = timedelta(days=1000)
 """Maximum time that a watching thread waits for the last message of another rank; longer than any training."""
 
@@ -78,6 +80,11 @@ def watch_ranks(names: Sequence[str], rank: int, group: dist.ProcessGroup) -> It
         yield
     except Stopped:
         leave_together()
+        raise
+    except LostRank:
+        leaving.wait(NAMING_SECONDS)                        # the watching thread knows which rank has ended
+        with telling:
+            leaving.set()
         raise
     except BaseException:
         leaving.set()

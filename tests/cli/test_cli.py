@@ -521,6 +521,10 @@ def test_the_scores_of_several_seeds_have_a_mean_and_a_deviation(run, directory)
     assert found["a_1"]["deviation"] == pytest.approx(
         (sum((value - found["a_1"]["mean"]) ** 2 for value in values) / 2) ** 0.5)
     assert b"single seed" in run("compare", *systems, "--metric", "chrf").out
+    save_model(directory / "a_1_again" / "bundles/x", 1, recipe)                # with the same recipe and seed
+    again = json.loads(run("compare", *systems, "a_1_again", "--metric", "chrf", "--format", "json").out)
+    assert {name: group["systems"] for name, group in again["first"]["chrf"].items()} == {
+        "a_1": ["a_1", "a_2", "a_5"], "b": ["b"], "a_1_again": ["a_1_again"]}
 
 
 def test_values_of_decoding_are_compared_on_the_validation_set(run, directory):
