@@ -1,0 +1,58 @@
+"""Text in the target language for back-translation (`seq2seq init --monolingual`)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from seq2seq import console
+from seq2seq.check.split_text import Sentences
+from seq2seq.data.corpus import Counts, read_corpus
+from seq2seq.data.damaged_text import is_damaged
+from seq2seq.data.leakage import comparable
+from seq2seq.errors import CorpusError
+from seq2seq.recipe import Corpus
+
+
+def choose_lines(paths: Sequence[Path], held_out: Sentences, maximum: int, seed: int) -> tuple[list[str], int]:
+    """Draw lines at random among those of some files, and return them in their order, with the number of lines read.
+
+    Blank and damaged lines, repetitions, and sentences of the validation and test sets are not drawn: a model that
+    learned their references would be overrated. The same files and the same seed give the same lines.
+
+    Args:
+        held_out: sentences of the validation and test sets.
+        maximum: maximum number of lines, which memory holds.
+    """
+    generator, chosen, seen, suitable, read = random.Random(seed), dict[int, str](), set[int](), 0, 0
+    places: list[int] = []                                          # numbers of the chosen lines
+    label = str(paths[0]) + (f" and {len(paths) - 1:,} others" if len(paths) > 1 else "")
+    for line in console.with_progress(f"reading {label}", _lines(paths), "lines"):
+        read += 1
+        text = comparable(line)
+        key = hash(text)
+        if not text or key in seen or is_damaged(line) or held_out.share_one_with("", line):
+            continue
+        seen.add(key)
+        suitable += 1
+        # Reservoir sampling (Vitter 1985, algorithm R).
+        if len(places) < maximum:
+            places.append(read)
+        else:
+            place = generator.randrange(suitable)
+            if place >= maximum:
+                continue
+            del chosen[places[place]]
+            places[place] = read
+        chosen[read] = line
+    if not chosen:
+        raise CorpusError(f"{label} has no line for back-translation: of {read:,} lines, each is blank or damaged, or "
+                          "a sentence of the validation or test set. Give other text.")
+    return [chosen[number] for number in sorted(chosen)], read
+
+
+def _lines(paths: Sequence[Path]) -> Iterator[str]:
+    for path in paths:
+        for _, _, line in read_corpus(Corpus(text=str(path)), Path(), Counts()):
+            yield line
