@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -17,7 +18,7 @@ from seq2seq.check.cost import estimate_model, estimate_training, estimate_vocab
 from seq2seq.check.given_text import GivenText
 from seq2seq.check.measure import PAIRS as MEASURED_PAIRS
 from seq2seq.check.measure import measure
-from seq2seq.check.monolingual_text import choose_lines
+from seq2seq.check.monolingual_text import choose_lines, require_language
 from seq2seq.check.pair_checks import CorpusChecker
 from seq2seq.check.read_corpora import CorpusReader
 from seq2seq.check.recipe_text import (
@@ -79,6 +80,8 @@ AUGMENTED = {"placeholders": "placeholders such as {name} or %s", "tags": "tags 
 MIN_AUGMENTED_SHARE, AUGMENTATION = 0.01, 0.05
 """Share of pairs with placeholders or tags above which the recipe augments them, and the share of pairs that change, as
 in recipes/robustness."""
+MAX_PAIRS_READ = 10_000
+"""Number of pairs from which the languages of both sides are learned."""
 MONOLINGUAL_PER_PAIR = 3
 """Maximum number of back-translated sentences for each pair."""
 MAX_INTERVAL, GOOD_INTERVAL = 4.0, 2.0
@@ -251,6 +254,8 @@ def _write_steps(draft: Draft, settings: Settings, train: CorpusReader, monoling
     sentences = Sentences(pair[1:] for spec in recipe.data.held_out().values()
                           for pair in GivenText([spec], recipe).pairs())
     lines, read = choose_lines(monolingual, sentences, MONOLINGUAL_PER_PAIR * draft.kept, draft.seed)
+    pairs = [(one, other) for _, one, other in islice(GivenText(recipe.data.train, recipe).pairs(), MAX_PAIRS_READ)]
+    require_language(lines, pairs, recipe.languages, monolingual[0])
     assert train.tokenizers is not None
     lengths = [(line, len(ids)) for line, ids in zip(lines, train.tokenizers.target.encode(lines), strict=True)
                if len(ids) <= recipe.data.cleaning.max_pieces]                  # others would be dropped

@@ -52,7 +52,7 @@ class GroupReport:
     def tables(self) -> list[Table]:
         """Return a table for each test set and metric, and one with length, time and memory."""
         found = [self._scores(test, metric) for test, by_metric in self.scores.items() for metric in by_metric]
-        head = ["", *(f"{test}: length / reference" for test in self.lengths), "minutes of training",
+        head = ["system", *(f"{test}: length / reference" for test in self.lengths), "minutes of training",
                 "peak memory (GB)"]
         rows = [[name, *(f"{by_group[name]:.3f}" for by_group in self.lengths.values()),
                  self._highest(name, "seconds", 60), self._highest(name, "peak_memory", 1e9)] for name in self.groups]
@@ -76,7 +76,7 @@ class GroupReport:
                         "too few lines differ" if score.p_value is None else f"{score.p_value:.4f}"]
                 notes += self._notes(test, metric, name)
             rows.append([*row, *[""] * (6 - len(row))])
-        head = ["", "mean", "deviation", "of each seed", f"difference from {first} (95 %)", "p"]
+        head = ["system", "mean", "deviation", "of each seed", f"difference from {first} (95 %)", "p"]
         return Table(f"{TITLES[metric]} on {test}  {self.signatures[test][metric]}", head, rows, notes)
 
     def _notes(self, test: str, metric: str, name: str) -> list[str]:

@@ -1,5 +1,6 @@
 """`seq2seq init --monolingual`: three recipes for back-translation, which are checked and trained in order."""
 
+import itertools
 import json
 import random
 from pathlib import Path
@@ -34,7 +35,7 @@ def plan(path: str):
     return plan_directory(Path(path), lambda recipe, runs: load_recipe(recipe, planned=runs))
 
 
-SENTENCES = [f"sentence {number} of a text" for number in range(7919)]
+SENTENCES = [f"{first} {second}" for (_, first), (_, second) in list(itertools.product(PAIRS, PAIRS))[:7919]]
 
 
 @pytest.fixture
@@ -95,9 +96,13 @@ def test_more_text_than_back_translation_needs_is_left_out(directory):  # noqa: 
 def test_text_or_options_of_which_nothing_comes_are_refused(directory):  # noqa: F811
     files = write(PAIRS)
     for text, option, reason in ((["", " "], (), "has no line for back-translation"),
+                                 ([source for source, _ in PAIRS], (), "looks like xx, the source language"),
                                  (SENTENCES[:9], ("--minutes", "3"), "--minutes plans a single training")):
         found = run_command("init", *files, *CODES, "--output", "mine", "--monolingual", monolingual(text), *option)
         assert found.code == 2 and reason in found.err and not Path("mine").exists()
+    for name in ("pairs.tsv", "missing.yy"):
+        found = run_command("init", *files, *CODES, "--output", "mine", "--monolingual", name)
+        assert found.code == 2 and name in found.err and not Path("mine").exists()
 
 
 def test_the_cost_of_a_recipe_is_measured_before_its_models_exist(three):
