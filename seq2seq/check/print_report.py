@@ -160,9 +160,11 @@ def _cost(report: Report) -> Iterator[tuple[str, str]]:
     yield "model", (f"{model['parameters']:,} parameters ({model['type']}), {model['of_embeddings']:,} of them in "
                     f"embeddings; a bundle takes {_size(model['bytes_of_bundle'])}")
     if memory := report.memory:
-        parts = ", ".join(f"{name} {_size(part)}" for name, part in memory.items() if name not in ("total", "free"))
-        more = "" if memory["activations"] else " (not known for this type of model)"
-        yield "memory", f"about {_size(memory['total'])} at the peak of the steps: {parts}{more}"
+        parts = ", ".join(f"{name} {_size(part)}" for name, part in memory.items()
+                          if name not in ("total", "free", "checkpoint"))
+        unknown = "" if memory["activations"] else " (not known for this type of model)"
+        copy = f"; {_size(memory['checkpoint'])} more for a checkpoint, if free" if memory["checkpoint"] else ""
+        yield "memory", f"about {_size(memory['total'])} at the peak of the steps: {parts}{unknown}{copy}"
     if training:
         about = "" if report.tokens_are_exact else "about "
         sides = " and ".join(f"{training[key]:,} {side}" for side in ("source", "target", "text")

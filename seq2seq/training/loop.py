@@ -84,7 +84,7 @@ class TrainingLoop:
     start_from: str | None = None
 
     def __post_init__(self) -> None:
-        self.section = self.recipe.training
+        self.section, self.device = self.recipe.training, self.step.device
         self.parameters = sum(weight.numel() for weight in self.step.model.parameters())
         self.results = StepResults(self.state, self.prepared.corpus, self.step.dtype)
         self.clock = self.step.clock
@@ -102,7 +102,7 @@ class TrainingLoop:
         self._print_summary()
         log = Log(self.run, self.state.step, self.state.logged) if self.group.is_main else NoLog()
         self.clock.pop()                                                        # the preparation
-        reset_peak_memory(str(self.step.device))
+        reset_peak_memory(str(self.device))
         try:
             with self.writer:
                 self._train_to_last_step(log)
@@ -114,6 +114,11 @@ class TrainingLoop:
             self.close()
         self._read()
         console.print_message(f"trained {self.state.summary()}")
+
+    def free_step(self) -> None:
+        """Free the weights and optimizer state of a training that has ended. The best model is evaluated without them.
+        """
+        del self.step
 
     def _train_to_last_step(self, log: Log) -> None:
         state, section = self.state, self.section
@@ -209,14 +214,14 @@ class TrainingLoop:
         log_lines.print_training_summary(
             self.run, f"{self.parameters:,} parameters{frozen}, {len(self.prepared.corpus):,} training pairs "
             f"({dropped:,} dropped in cleaning), {len(self.validation.pairs):,} validation pairs; "
-            f"{str(self.step.dtype).removeprefix('torch.')} on {describe(str(self.step.device))}", self.state.step,
+            f"{str(self.step.dtype).removeprefix('torch.')} on {describe(str(self.device))}", self.state.step,
             self.section)
 
     def _log_window(self, log: Log) -> list[str]:
         """Log the means since the last log line, and return them as text for the progress bar."""
         self._read()
         waited, = self._maximum(round(1e6 * self.state.window["waiting"]))
-        memory = peak_memory(str(self.step.device))
+        memory = peak_memory(str(self.device))
         if means := log_lines.pop_window_means(self.state, self._learning_rate(self.state.step), waited / 1e6, memory):
             log.write("training", self.state.step, means)
         return log_lines.progress_bar_fields(means) if means else []
@@ -264,7 +269,7 @@ class TrainingLoop:
         count = len(paths)
         if self.group.is_main:
             averaged, count = average_intact(list(paths.values()))
-            weights = [averaged[name].to(self.step.device) for name in self.step.names]
+            weights = [averaged[name].to(self.device) for name in self.step.names]
         with self.clock.phase("validating"), self.step.use_weights(weights):
             self.group.broadcast(self.step.weights)
             self._evaluate(log, "average", f"average of {count} checkpoints  validation")
@@ -304,7 +309,7 @@ class TrainingLoop:
 
         weights: by name; None: those in the model of the step. They must not change while the translator is in use.
         """
-        device = str(self.step.device)
+        device = str(self.device)
         precision = "reference" if kind(device) == "cpu" else choose_floating_point(self.section.precision, device)
         if weights is None:
             weights = as_arrays(stored_weights(self.step.model))
@@ -383,7 +388,7 @@ class TrainingLoop:
         """Return True if there is memory for a copy of what a checkpoint has, and for the next steps beside it. If not,
         the training waits while the checkpoint is written. On a GPU, the copy is needed in any case."""
         free, used = free_memory("cpu"), process_memory()
-        if kind(str(self.step.device)) != "cpu" or free is None or used is None:
+        if kind(str(self.device)) != "cpu" or free is None or used is None:
             return True
         copied = sum(tensor.nbytes for tensor in (*self.step.model.parameters(), *self.step.state().values()))
         return copied + max(0, used.peak - used.now) < free

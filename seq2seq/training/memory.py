@@ -35,7 +35,8 @@ class Memory:
 
     program: Python, PyTorch, other packages. weights: with their copy in 16 bits and their moving average. activations:
     what the forward pass of the largest micro-batch keeps for the backward pass; 0: not known. loss: logits of a chunk,
-    and gradients of the output matrix on their way to `gradients`.
+    and gradients of the output matrix on their way to `gradients`. checkpoint: copy from which a checkpoint is written
+    while the training goes on, which is made on a CPU only if it fits into memory; it is not counted in `total`.
     """
 
     program: int
@@ -44,13 +45,19 @@ class Memory:
     gradients: int
     activations: int
     loss: int
+    checkpoint: int
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """Parts of `total`, by name."""
+        return {name: part for name, part in asdict(self).items() if name != "checkpoint"}
 
     @property
     def total(self) -> int:
-        return sum(asdict(self).values())
+        return sum(self.parts.values())
 
     def __str__(self) -> str:
-        parts = ", ".join(f"{name} {part / 1e9:,.1f}" for name, part in asdict(self).items())
+        parts = ", ".join(f"{name} {part / 1e9:,.1f}" for name, part in self.parts.items())
         return f"{self.total / 1e9:,.1f} GB ({parts})"
 
 
@@ -79,7 +86,10 @@ def predict_memory(recipe: Recipe, sizes: tuple[int, int], device: str, precisio
                   if section.optimizer == "muon" and is_hidden_matrix(name, weight))
     weights = sum(weight.numel() for weight in model.parameters()) * (4 if dtype == torch.float32 else 6)
     weights += 4 * elements if section.ema_decay else 0
-    gradients = 4 * elements
+    optimizer, gradients = 8 * elements - 4 * of_muon, 4 * elements
+    # In a checkpoint, weights and moving average have 32 bits.
+    checkpoint = 4 * sum(weight.numel() for weight in model.parameters()) + optimizer
+    checkpoint += 4 * elements if section.ema_decay else 0
     if device == "cuda":                            # those of a micro-batch, and the sum of several
         gradients += elements * dtype.itemsize + (4 * elements if section.accumulation > 1 else 0)
     activations, output = kept_by_forward(model.to(dtype), batch)
@@ -89,8 +99,8 @@ def predict_memory(recipe: Recipe, sizes: tuple[int, int], device: str, precisio
         loss = rows * len(output.weight) * dtype.itemsize
         # The gradient of the matrix, and that of a chunk, which is added to it; later, that of a lookup in the matrix.
         loss += 2 * 4 * output.weight.numel() if output.weight.requires_grad else 0
-    return Memory(PROGRAM, weights, 8 * elements - 4 * of_muon, gradients,
-                  activations * (2 if section.consistency else 1), loss)
+    return Memory(PROGRAM, weights, optimizer, gradients, activations * (2 if section.consistency else 1), loss,
+                  0 if device == "cuda" else checkpoint)                        # of a GPU's training, it is in the host
 
 
 def kept_by_forward(model: Model, batch: Batch) -> tuple[int, Any]:

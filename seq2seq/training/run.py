@@ -116,6 +116,7 @@ def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool | None)
                 log_lines.print_finished(run, recipe, training.state, advise=restart is not None)
             try:
                 training.train()
+                training.free_step()
                 return evaluate_best_model(training)
             except Diverged as divergence:
                 possible = recipe.training.divergence != "stop" and group.from_main_rank(
