@@ -228,9 +228,8 @@ class NativeEngine:
         return NativeScores(logits, self.functions), after
 
     @property
-    def whole_search(self) -> WholeSearch | None:
-        # The kernel `search` begins with `<s>`.
-        return self._whole_search if self.start_id == START_ID else None
+    def whole_search(self) -> WholeSearch:
+        return self._whole_search
 
     def _whole_search(self, source: np.ndarray, source_offsets: np.ndarray, max_lengths: Sequence[int],
                      options: SearchOptions) -> list[list[Hypothesis]]:
@@ -249,7 +248,8 @@ class NativeEngine:
             self.decoder, memory.address, memory.stride, _address(state.spans[0]), _address(state.spans[1]),
             _address(limits), sentences, options.beam_size, options.finished_per_group, _address(banned), len(banned),
             max_finished, longest, _address(finished), _address(totals), _address(lengths), _address(tokens),
-            *self._shortlist_arguments(source, options), num_threads())
+            *self._shortlist_arguments(source, options), self.start_id,
+            -1 if options.first_id is None else options.first_id, num_threads())
         return [[Hypothesis(tokens[sentence, index, : lengths[sentence, index]].tolist(),
                             float(totals[sentence, index]))
                  for index in range(finished[sentence])] for sentence in range(sentences)]

@@ -212,7 +212,7 @@ class Functions:
         self.cross_attention = typed(loaded.cross_attention, stack, POINTER, POINTER, SIZE, POINTER, SIZE, POINTER,
                                      SIZE, POINTER, POINTER, threads)
         self.search = typed(loaded.search, stack, POINTER, SIZE, *(POINTER,) * 3, *(SIZE,) * 3, POINTER, *(SIZE,) * 3,
-                            *(POINTER,) * 7, SIZE, threads)
+                            *(POINTER,) * 7, SIZE, *(ctypes.c_int64,) * 2, threads)
         self.topk = typed(loaded.topk, POINTER, POINTER, *(SIZE,) * 3, POINTER, SIZE, POINTER, ctypes.c_bool,
                           *(POINTER,) * 3, SIZE, threads)
         self.log_sum_exp = typed(loaded.log_sum_exp, POINTER, POINTER, SIZE, SIZE, threads)

@@ -117,8 +117,8 @@ constexpr float LOG_ZERO = -1e38f;
 constexpr float ROUNDER = 12582912.0f;
 constexpr float SQRT_HALF = 0.70710678f;                                        // 1 / sqrt(2), for GELU
 constexpr float TWICE_ROOT_2_BY_PI = 1.59576912f;                               // for the approximation of GELU
-// Ids of `</s>` and of the start symbol, as in tokenizers/vocabulary.py.
-constexpr int64_t END = 2, START = 1;
+// Id of `</s>`, as in tokenizers/vocabulary.py.
+constexpr int64_t END = 2;
 
 // Returns an uninitialised array.
 template <class T>
@@ -1623,6 +1623,7 @@ struct Search {
     const int64_t* source;
     const int32_t *shortlist, *shortlist_offsets;
     Size words_per_token;
+    int64_t start, first_word;
 };
 
 // Sentence number `number`, whose search has begun, with `width` hypotheses of `length` words. slot: index of its block
@@ -1795,7 +1796,7 @@ void search_batch(const Search& search, Size max_sentences, NextSentence next_se
         const size_t before = searched.size();
         for (Size number; adds && !slots.empty() && (number = next_sentence()) >= 0; slots.pop_back()) {
             searched.push_back({number, slots.back(), 0, 1});
-            now.add(START, 0.0f);
+            now.add(search.start, 0.0f);
         }
         if (searched.empty()) return;
         if (search.shortlist && searched.size() > before) output.select(searched);
@@ -1827,7 +1828,13 @@ void search_batch(const Search& search, Size max_sentences, NextSentence next_se
         after.rows = 0;
         for (const Sentence& one : searched) {
             const bool must_end = search.limits[one.number] <= one.length + 1;
-            best_words.topk(row, one.width, &now.totals[row], must_end, best.data());
+            const bool is_given = search.first_word >= 0 && one.length == 0 && !must_end;
+            if (is_given) {
+                std::fill(best.begin(), best.end(), NONE);
+                best[0] = {0, 0, int32_t(search.first_word)};
+            } else {
+                best_words.topk(row, one.width, &now.totals[row], must_end, best.data());
+            }
             int64_t& finished = search.finished[one.number];
             for (Size rank = 0; rank < search.beam; ++rank) {
                 if (best[rank].word != END || !(best[rank].total > LOG_ZERO)) continue;
@@ -1848,7 +1855,8 @@ void search_batch(const Search& search, Size max_sentences, NextSentence next_se
                     // If too few hypotheses remain, copies of the first one with log p = -inf fill the beam.
                     const bool exists = hypothesis < Size(unfinished.size());
                     const Continuation& next = best[unfinished[exists ? hypothesis : 0]];
-                    after.add_longer(now, row + next.beam, one.length, output.word(one.slot, next.word),
+                    after.add_longer(now, row + next.beam, one.length,
+                                     is_given ? next.word : output.word(one.slot, next.word),
                                      exists ? next.total : -INFINITY);
                 }
             }
@@ -2083,15 +2091,17 @@ void cross_attention(const Stack* decoder, const int64_t* tokens, const int32_t*
 // source tokens of each sentence. source: the source tokens. shortlist: for each source token, the words that translate
 // it, in order of preference; those of token t begin at shortlist + shortlist_offsets[t] and end where those of t + 1
 // begin. A translation has only words among the first `words_per_token` of each of its tokens, among all of `</s>`, which
-// closes every sentence, and `</s>`. A null pointer: all words.
+// closes every sentence, and `</s>`. A null pointer: all words. start: token that the decoder reads first. first_word:
+// word with which each hypothesis of at least one word begins, with log p = 0; -1: there is none.
 void search(const Stack* decoder, const Stored* memory, Size memory_stride, const int32_t* first,
             const int32_t* count, const int64_t* limits, Size sentences, Size beam, Size finished_per_group,
             const int64_t* banned, Size number_banned, Size max_finished, Size longest, int64_t* finished,
             float* totals, int32_t* lengths, int32_t* tokens, const int64_t* source, const int32_t* shortlist,
-            const int32_t* shortlist_offsets, Size words_per_token, int threads) {
+            const int32_t* shortlist_offsets, Size words_per_token, int64_t start, int64_t first_word, int threads) {
     const Search search = {*decoder, memory,        memory_stride, first,   count,    limits, sentences, beam,
                            finished_per_group, banned, number_banned, max_finished, longest, finished, totals,
-                           lengths,  tokens,        source,  shortlist, shortlist_offsets, words_per_token};
+                           lengths,  tokens,        source,  shortlist, shortlist_offsets, words_per_token,
+                           start,    first_word};
     std::fill_n(finished, sentences, 0);
     const Size parts = sentences * beam > MAX_SERIAL_ROWS ? std::min<Size>(threads, sentences) : 1;
     const Size most = std::max(Size(1), MAX_BLOCK_ROWS / beam);

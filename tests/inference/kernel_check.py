@@ -33,8 +33,8 @@ from seq2seq.inference.kernel_library import (
 )
 from seq2seq.search.sampling import sample_tokens, truncate
 
-END, START = 2, 1
-"""Ids of `</s>` and of the start symbol, as in kernels.cpp."""
+END = 2
+"""Id of `</s>`, as in kernels.cpp."""
 INPUT_ZERO_POINT = 128
 """Zero point of quantised inputs, as in kernels.cpp (where it is 0 on AVX2 without VNNI)."""
 GUARD = 256
@@ -475,7 +475,9 @@ class Checker:
         limits = self.input(self.random.integers(1, longest + 1, sentences), np.int64)
         forbidden = self.input(sorted({0, 1, int(self.random.integers(3, vocab_size))}), np.int64)
         shortlist, allowed = self.random_shortlist(vocab_size, count)
-        shape += f", shortlists of {list(map(len, allowed))}"
+        start = int(self.random.integers(vocab_size))
+        first_word = int(self.random.integers(END + 1, vocab_size)) if self.random.random() < 0.4 else -1
+        shape += f", shortlists of {list(map(len, allowed))}, start {start}, first word {first_word}"
         max_finished = finished_per_group + beam - 1
         finished = self.output("search", (sentences,), np.int64)
         totals = self.output("search", (sentences, max_finished))
@@ -484,7 +486,7 @@ class Checker:
         self.functions.search(decoder, address(memory), memory[0].size, address(first), address(count),
                               address(limits), sentences, beam, finished_per_group, address(forbidden), len(forbidden),
                               max_finished, longest, address(finished), address(totals), address(lengths),
-                              address(tokens), *shortlist, THREADS)
+                              address(tokens), *shortlist, start, first_word, THREADS)
         self.check_guards(shape)
         for sentence in range(sentences):
             expected = []
@@ -495,7 +497,7 @@ class Checker:
             for length in range(1, int(limits[sentence]) + 1):
                 rows = len(hypotheses)
                 past = self.input([[*old, used + row] for row, (_, _, old) in enumerate(hypotheses)], np.int32)
-                last = self.input([produced[-1] if produced else START for _, produced, _ in hypotheses], np.int64)
+                last = self.input([produced[-1] if produced else start for _, produced, _ in hypotheses], np.int64)
                 logits = self.input(np.zeros((rows, vocab_size)))
                 row_length, row_first, row_count = (self.input(np.full(rows, value), np.int32)
                                                     for value in (length, first[sentence], count[sentence]))
@@ -511,6 +513,8 @@ class Checker:
                                     len(own_forbidden), address(must_end), False, address(best), address(parents),
                                     address(ids), 2 * beam, THREADS)
                 ids = words[ids]
+                if first_word >= 0 and length == 1 < limits[sentence]:
+                    best[:], parents[:], ids = [0.0, *[-np.inf] * (2 * beam - 1)], 0, np.full(2 * beam, first_word)
                 unfinished = [(total, [*hypotheses[parent][1], token], past[parent].tolist())
                               for total, parent, token in zip(best, parents, ids, strict=True)
                               if token != END and total > LOG_ZERO]

@@ -342,15 +342,19 @@ def test_silu_of_inputs_far_below_zero_is_zero(make_model, make_batch, load):
 # The search
 
 
-@pytest.mark.parametrize("choice", [{}, {"window": 2}], ids=str)
+@pytest.mark.parametrize("choice", [{}, {"window": 2}, {"decoder_start": "</s>"}, T5], ids=str)
+@pytest.mark.parametrize("first_id", [None, 7, 11])
 @pytest.mark.parametrize(("beam_size", "n_best", "patience"), [(1, 1, 1.0), (3, 1, 1.0), (4, 4, 2.0)])
 def test_the_search_in_the_kernels_equals_the_search_in_python(make_model, make_batch, load, beam_size, n_best,
-                                                               patience, choice):
-    engine, batch = load(make_model(torch.float32, **WIDE, **choice, max_positions=61)), make_batch()
-    found, expected = (search(engine, *source_of(batch), [1, 53, 7, 31],
+                                                               patience, first_id, choice):
+    engine, batch = load(make_model(torch.float32, **(WIDE | choice), max_positions=61)), make_batch()
+    shortest = 1 if first_id is None else 2
+    found, expected = (search(engine, *source_of(batch), [shortest, 53, 7, 31],
                               SearchOptions(beam_size, power_length_penalty(0.6), n_best=n_best, patience=patience,
-                                            banned_ids=[0, 1, 7]), whole) for whole in (engine.whole_search, None))
-    assert found == expected and max(len(each[0].tokens) for each in found) > 20
+                                            banned_ids=[0, 1, 7], first_id=first_id), whole)
+                       for whole in (engine.whole_search, None))
+    assert found == expected and max(len(each[0].tokens) for each in found) > (5 if choice is T5 else 20)
+    assert first_id is None or all(one.tokens[0] == first_id for each in found for one in each)
 
 
 @pytest.mark.parametrize("hook", [{"logits_processors": [lambda hypotheses, scores: scores]},
