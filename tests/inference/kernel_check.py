@@ -57,8 +57,9 @@ class Checker:
         self.functions, self.exact = Functions(library), exact
         self.fp32 = self.functions.precision == "fp32"
         self.stored_dtype = np.dtype(self.functions.stored_dtype)
-        # In int8 the tolerance is wide, because a value about halfway between two levels may be rounded up or down.
-        self.tolerance_of_stacks = 3e-4 if self.fp32 else 0.1
+        # In int8 the tolerance is wide, because a value about halfway between two levels may be rounded up or down. In
+        # fp32, the softmax of two large scores that are nearly equal multiplies their rounding errors: up to 8e-4.
+        self.tolerance_of_stacks = 3e-3 if self.fp32 else 0.1
         self.random = np.random.default_rng(seed)
         self.begin()
 
