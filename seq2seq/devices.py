@@ -14,6 +14,7 @@ import re
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,6 +34,7 @@ CPU_PRECISIONS = ("int8", "fp32")
 MEMORY = Path("/proc/meminfo")
 """File that tells the free memory of the machine."""
 STATUS = Path("/proc/self/status")
+CLEAR_REFERENCES = Path("/proc/self/clear_refs")
 """File that tells the memory of this process."""
 CONTROL_GROUPS = Path("/proc/self/cgroup")
 """File that names the control groups of this process, which limit a container's CPUs and memory."""
@@ -348,10 +350,32 @@ def process_memory() -> ProcessMemory | None:
         import resource
     except ImportError:                                                         # Windows
         return None
+    found = dict(re.findall(r"^(VmRSS|VmHWM):\s*(\d+) kB", _text(STATUS), re.MULTILINE))
+    if len(found) == 2:
+        return ProcessMemory(1024 * int(found["VmRSS"]), 1024 * int(found["VmHWM"]))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    if found := re.search(r"^VmRSS:\s*(\d+) kB", _text(STATUS), re.MULTILINE):
-        return ProcessMemory(1024 * int(found[1]), peak)
     return ProcessMemory(peak, peak)
+
+
+def reset_peak_memory(device: str) -> None:
+    """Let `peak_memory` begin anew, where the system can: on a GPU and on Linux."""
+    if kind(device) == "cuda":
+        import torch
+
+        torch.cuda.reset_peak_memory_stats(device)
+    with suppress(OSError):
+        CLEAR_REFERENCES.write_bytes(b"5")                                      # man 5 proc_pid_clear_refs
+
+
+def peak_memory(device: str) -> int | None:
+    """Return the peak memory in bytes since `reset_peak_memory`: on a GPU that which torch has reserved, on a CPU that
+    of this process. None on systems that do not report it."""
+    if kind(device) == "cuda":
+        import torch
+
+        return int(torch.cuda.max_memory_reserved(device))
+    used = process_memory()
+    return None if used is None else used.peak
 
 
 def cpus_of_container() -> int | None:

@@ -311,7 +311,7 @@ def trained(work: Path, run: Path, settings: Sequence[str]) -> str:
         scores = run_command(work, call)
         (run / "finished.txt").write_bytes(scores)
     last = max((run / "checkpoints").glob("step-*"))
-    clock = ("seconds", "tokens_per_second", "computing", "waiting", "reading", "validating", "saving")
+    clock = ("seconds", "peak_memory", "tokens_per_second", "computing", "waiting", "reading", "validating", "saving")
     log = [{key: value for key, value in json.loads(line).items() if key not in clock}
            for line in (run / "metrics.jsonl").read_text().splitlines()]
     return " ".join([checksum_of_weights(last), checksum_of_weights(best_of(run)), short(json.dumps(log).encode()),

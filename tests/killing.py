@@ -49,7 +49,7 @@ CALLS = {"fsync": (os, "fsync"), "replace": (os, "replace"), "rename": (os, "ren
 BLOCK_LINES = 7
 """Number of lines that are translated between two commits."""
 # Keys of log records and train states that depend on the clock, or on the steps at which checkpoints were saved.
-TIME_DEPENDENT_KEYS = ("seconds", "tokens_per_second", *PHASES, "candidate_step", "good_step")
+TIME_DEPENDENT_KEYS = ("seconds", "peak_memory", "tokens_per_second", *PHASES, "candidate_step", "good_step")
 
 TRAINING = RECIPE.replace("vocab_size: auto", "vocab_size: auto, subword_sampling: 0.1").replace(
     "  max_steps: 11", "  max_steps: 17\n  accumulation: 2\n  checkpoint_minutes: 0\n  average: {kind: best, count: 2}")

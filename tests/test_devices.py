@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 
+import numpy as np
 import pytest
 import torch
 
@@ -173,3 +174,15 @@ def test_the_free_memory_of_a_container_is_within_its_limit(container, names, fi
 def test_the_free_memory_without_a_limit_is_that_of_the_machine(container, limit):
     container("0::/\n", {"memory.max": limit, "memory.current": "4000000\n"})
     assert free_memory(CPU) == 2_000 * 1024
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux forgets the peak of a process")
+def test_peak_memory_is_that_since_the_last_reset():
+    used = np.ones(100_000_000, np.uint8)
+    before = devices.peak_memory("cpu")
+    del used
+    devices.reset_peak_memory("cpu")
+    after = devices.peak_memory("cpu")
+    assert before - after > 80_000_000
+    used = np.ones(50_000_000, np.uint8)
+    assert devices.peak_memory("cpu") - after > 40_000_000 and used.all()

@@ -75,6 +75,31 @@ def test_a_recipe_builds_on_a_size_in_configs(path):
     assert (path.parent / base).is_file()
 
 
+def test_the_results_page_has_the_scores_of_the_recipes_pages_and_of_their_runs(monkeypatch, tmp_path, capsys):
+    check = script("", "check_results.py")
+    assert check.main([]) == 0
+    assert len([scores for _, scores, _ in check.rows() if scores]) > 15
+    page = tmp_path / "results.md"
+    page.write_text(check.RESULTS.read_text(encoding="utf-8").replace("96.99", "98.99"), encoding="utf-8")
+    monkeypatch.setattr(check, "RESULTS", page)
+    assert check.main([]) == 1 and "98.99 of phrasebook" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("change, score, fault", [
+    ("", 42.0, ""), ("", 12.0, "is 12.00"), ("dropout: 0.3", 42.0, "dropout")])
+def test_a_run_is_compared_with_the_recipe_and_the_score_that_the_repository_promises(monkeypatch, change, score,
+                                                                                      fault):
+    check = script("", "check_results.py")
+    recipe = load_recipe(ROOT / "recipes/multi30k/de_en.yaml", ["model.dropout=0.2"] if change else [],
+                         check_files=False)
+    monkeypatch.setattr(check, "resolve_model_path", lambda run: run)
+    monkeypatch.setattr(check, "stored_recipe", lambda bundle: recipe)
+    metadata = {"test": {"test_2016_flickr": {"bleu": {"value": score}}}}
+    monkeypatch.setattr(check, "read_metadata", lambda *arguments, **options: metadata)
+    faults = list(check.faults_of_run(Path("run")))
+    assert bool(faults) == bool(fault) and all(fault in one for one in faults)
+
+
 # The base model of Vaswani et al. 2017
 
 

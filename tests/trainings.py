@@ -24,7 +24,7 @@ if "EXPLODES" in os.environ:
 """
 
 
-TIME_DEPENDENT_KEYS = ("seconds", "tokens_per_second", *PHASES)
+TIME_DEPENDENT_KEYS = ("seconds", "peak_memory", "tokens_per_second", *PHASES)
 """Keys of log records that depend on the clock."""
 
 

@@ -48,12 +48,13 @@ from seq2seq.training.synthetic_text import existing_text, monolingual_pairs
 __all__ = ["CorpusReport", "Report", "check_recipe", "percentiles", "show_report"]
 
 
-def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
+def check_recipe(recipe: Recipe, run: Path, measured: bool = False, translates: bool = False) -> Report:
     """Check a recipe: read all corpora, load or train the tokenizer, estimate the cost, and report problems.
 
     Args:
         run: run directory of the training. If it contains tokenizers for this recipe, they are used.
         measured: True to train a few steps in a temporary directory, and report their time and memory.
+        translates: see `measure`.
     """
     report = Report(recipe.name, [], warnings=[
         f"{warning.fault} {warning.remedy}" for warning in first_line_warnings(recipe)])
@@ -131,5 +132,5 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
     estimate_disk(recipe, run, report)
     report.errors, report.warnings = list(dict.fromkeys(report.errors)), list(dict.fromkeys(report.warnings))
     if measured and tokenizers is not None and report.training and not report.errors:
-        measure(text, tokenizers, report)
+        measure(text, tokenizers, report, translates)
     return report

@@ -46,9 +46,8 @@ def measure(text: TrainingText, tokenizers: Tokenizers, report: Report, translat
 
     translates: True to measure the time of the preparation, and of translating validation sentences, too.
     """
-    import torch
 
-    from seq2seq.devices import configure_process, process_memory
+    from seq2seq.devices import configure_process, peak_memory, reset_peak_memory
     from seq2seq.storage.tokenizer_files import save_tokenizers
     from seq2seq.training.optimizers import learning_rate
     from seq2seq.training.run import start_training
@@ -76,6 +75,7 @@ def measure(text: TrainingText, tokenizers: Tokenizers, report: Report, translat
             device = training.step.device
             together = STEPS_ON_GPU if device.type == "cuda" else 1
             console.print_message(f"measuring {STEPS * together} steps")
+            reset_peak_memory(str(device))
             epochs = map(training.epoch, count())
             batches = ((corpus, micro_batches) for corpus, plan in epochs for micro_batches in plan)
             start, counted = time.perf_counter(), 0
@@ -93,8 +93,7 @@ def measure(text: TrainingText, tokenizers: Tokenizers, report: Report, translat
                     break
                 start, counted = time.perf_counter(), 0
             seconds_a_sentence = _seconds_a_sentence(training) if translates else None
-            peak = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else (
-                used.peak if (used := process_memory()) else None)
+            peak = peak_memory(str(device))
     except UserError as error:
         report.errors.append(str(error))
         return

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -18,8 +18,19 @@ from seq2seq.check.cost import estimate_model, estimate_training, estimate_vocab
 from seq2seq.check.given_text import GivenText
 from seq2seq.check.measure import PAIRS as MEASURED_PAIRS
 from seq2seq.check.measure import measure
+from seq2seq.check.monolingual_text import choose_lines, require_language
 from seq2seq.check.pair_checks import CorpusChecker
 from seq2seq.check.read_corpora import CorpusReader
+from seq2seq.check.recipe_text import (
+    BATCH_TOKENS,
+    EPOCHS,
+    MAX_VALIDATED,
+    MIN_STEPS,
+    Draft,
+    Monolingual,
+    Settings,
+    Step,
+)
 from seq2seq.check.results import CorpusReport, Finding, Report
 from seq2seq.check.split_text import PAIRS_PER_HELD_OUT, HeldOut, Sentences, choose_held_out
 from seq2seq.check.time_budget import (
@@ -47,7 +58,6 @@ from seq2seq.data.numbers import number_agreement
 from seq2seq.data.pair_augmenter import PLACEHOLDER, TAG
 from seq2seq.data.preparation import TrainingText, make_tokenizers
 from seq2seq.errors import CorpusError, OptionError, UserError
-from seq2seq.evaluation.scores import sacrebleu_metric
 from seq2seq.evaluation.significance import expected_interval
 from seq2seq.languages import same_code, suggestion_for
 from seq2seq.recipe import Corpus, Languages, Recipe, load_recipe
@@ -57,21 +67,8 @@ from seq2seq.storage.atomic import new_directory, require_new
 from seq2seq.tokenizers.canonical_text import is_blank
 from seq2seq.tokenizers.source import Source
 
-RECIPE_FILE = "recipe.yaml"
-MAX_NAMED = 3
-"""Maximum number of files that the recipe names."""
-EPOCHS = 30
-"""Number of epochs of the training. Most recipes in `recipes/` train for 3 to 38 epochs."""
-MIN_STEPS = 1_000
-"""Minimum number of steps: with fewer, the learning rate cannot rise and fall slowly enough."""
-VALIDATIONS, MIN_TO_STOP = 20, 6
-"""Number of validations of a training that is not stopped early, and minimum number to stop early at all."""
-BATCH_TOKENS = {"tiny": 1024, "small": 2048, "base": 25_000}
-"""Target tokens per step for each model size, as in the recipes with this size. Tiny corpora get smaller batches."""
 MIN_BATCH_TOKENS = 256
 """Minimum number of target tokens per step, about 15 sentences; the gradients of smaller batches are too noisy."""
-MAX_VALIDATED = 500
-"""Maximum number of validation sentences that are translated in each validation."""
 # Keys of data.cleaning that drop the lines of each kind in LINE_WARNINGS.
 CLEANING = {"duplicate": "remove_duplicates: true", "identical": "remove_identical: true",
             "damaged": "remove_damaged: true", "numbers_differ": "min_number_agreement: 0.7"}
@@ -83,6 +80,10 @@ AUGMENTED = {"placeholders": "placeholders such as {name} or %s", "tags": "tags 
 MIN_AUGMENTED_SHARE, AUGMENTATION = 0.01, 0.05
 """Share of pairs with placeholders or tags above which the recipe augments them, and the share of pairs that change, as
 in recipes/robustness."""
+MAX_PAIRS_READ = 10_000
+"""Number of pairs from which the languages of both sides are learned."""
+MONOLINGUAL_PER_PAIR = 3
+"""Maximum number of back-translated sentences for each pair."""
 MAX_INTERVAL, GOOD_INTERVAL = 4.0, 2.0
 """Half of the 95 % interval of BLEU above which a set is reported as too small, and that of the size to aim at."""
 
@@ -94,7 +95,8 @@ class NewRecipe:
     scanned: report on the given text before cleaning. train: report on the training text after cleaning.
     text: the given text. pairs: number of pairs of each set. copies: number of pairs left out, because they repeat a
     held-out pair or have a sentence of a given set. intervals: for each held-out set, half of BLEU's 95 % interval.
-    warnings: problems of the text that the settings do not solve. notes: about the time of the training.
+    warnings: problems of the text that the settings do not solve. notes: about the time of the training. monolingual:
+    text in the target language, for which there are several recipes.
     """
 
     path: Path
@@ -109,48 +111,11 @@ class NewRecipe:
     intervals: dict[str, float]
     warnings: list[str]
     notes: list[str]
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Settings of a new recipe that depend on its text. cleaning, augmentation: their lines in the recipe.
-    reason: comment on max_steps; "" if they are those of EPOCHS. test_sentences: limit of the test set; None: all."""
-
-    size: str
-    batch_tokens: int
-    consistency: float
-    max_steps: int = MIN_STEPS
-    validations: int = VALIDATIONS
-    valid_sentences: int = MAX_VALIDATED
-    test_sentences: int | None = None
-    cleaning: tuple[str, ...] = ()
-    augmentation: tuple[str, ...] = ()
-    reason: str = ""
-
-
-@dataclass
-class _Draft:
-    """Recipe that is being written, with what its comments say. pairs: number of pairs of each set. kept: number of
-    training pairs that cleaning keeps. split: names of the sets that were split off."""
-
-    output: Path
-    directory: Path
-    text: GivenText
-    languages: tuple[str, str]
-    scanned: CorpusReport
-    seed: int
-    pairs: dict[str, int]
-    kept: int
-    split: Sequence[str]
-
-    def write(self, settings: Settings) -> Recipe:
-        """Write the recipe with these settings, and load it."""
-        (self.directory / RECIPE_FILE).write_text(_recipe_text(self, settings), encoding="utf-8", newline="\n")
-        return load_recipe(self.directory / RECIPE_FILE)
-
+    monolingual: Monolingual | None = None
 
 def write_recipe(corpora: Sequence[Corpus], languages: tuple[str, str], output: Path, seed: int = 1,
-                 valid: Sequence[Corpus] = (), test: Sequence[Corpus] = (), minutes: float | None = None) -> NewRecipe:
+                 valid: Sequence[Corpus] = (), test: Sequence[Corpus] = (), minutes: float | None = None,
+                 monolingual: Sequence[Path] = ()) -> NewRecipe:
     """Write a new directory with a recipe and its training, validation and test text.
 
     The directory appears only when it is complete. The amount of text decides the settings of the recipe, and what
@@ -163,8 +128,12 @@ def write_recipe(corpora: Sequence[Corpus], languages: tuple[str, str], output: 
             a held-out set.
         minutes: time of the training on this machine to which its size and steps are fitted. None: as many steps as
             suit the text.
+        monolingual: text in the target language. The recipes are then those of `Step`, for back-translation.
     """
     require_new(output)
+    if monolingual and minutes is not None:
+        raise OptionError("--minutes plans a single training, and --monolingual three. Leave one of them out; seq2seq "
+                          "check measures the time of each recipe.")
     recipe = _recipe_of(corpora, languages)
     text = GivenText(corpora, recipe)
     scanned, augmented = _scan(text)
@@ -183,7 +152,7 @@ def write_recipe(corpora: Sequence[Corpus], languages: tuple[str, str], output: 
         if not pairs["train"]:
             raise CorpusError(f"{text.label}: every one of {scanned.lines:,} pairs has a sentence of the validation or "
                               "test sets, so no training pair is left. Give other training text or other sets.")
-        draft = _Draft(output, directory, text, languages, scanned, seed, pairs, pairs["train"], split)
+        draft = Draft(output, directory, text, languages, scanned, seed, pairs, pairs["train"], split)
         size = size_for(draft.kept)
         frequent = [kind for kind in frequent_kinds(scanned.findings, scanned.lines) if kind in CLEANING]
         settings = Settings(size, BATCH_TOKENS[size], 0, cleaning=tuple(
@@ -204,12 +173,15 @@ def write_recipe(corpora: Sequence[Corpus], languages: tuple[str, str], output: 
             settings, steps_per_epoch, notes = _fitted(draft, settings, size, train, minutes)
         written = draft.write(settings)
         warnings, intervals = _held_out_warnings(written, checker, own)
-    return NewRecipe(output / RECIPE_FILE, written.with_directory(output), settings.size, scanned, train.report, text,
-                     pairs, len(left_out), steps_per_epoch, intervals,
-                     [*_text_warnings(train.report, written), *warnings], notes)
+        if monolingual:
+            written = _write_steps(draft, settings, train, monolingual)
+    path = output if monolingual else output / Step.ONLY.value
+    return NewRecipe(path, written.with_directory(output), settings.size, scanned, train.report, text, pairs,
+                     len(left_out), steps_per_epoch, intervals,
+                     [*_text_warnings(train.report, written), *warnings], notes, draft.monolingual)
 
 
-def _full(draft: _Draft, settings: Settings, size: str, train: CorpusReader) -> tuple[Settings, int]:
+def _full(draft: Draft, settings: Settings, size: str, train: CorpusReader) -> tuple[Settings, int]:
     """Return the settings of a training of EPOCHS with a model of this size, and its steps per epoch."""
     settings = replace(settings, size=size, batch_tokens=BATCH_TOKENS[size])
     steps_per_epoch = _steps_per_epoch(draft.write(settings), train)
@@ -219,7 +191,7 @@ def _full(draft: _Draft, settings: Settings, size: str, train: CorpusReader) -> 
     return replace(settings, max_steps=max(-(-EPOCHS * steps_per_epoch // 100) * 100, MIN_STEPS)), steps_per_epoch
 
 
-def _fitted(draft: _Draft, settings: Settings, size: str, train: CorpusReader, minutes: float
+def _fitted(draft: Draft, settings: Settings, size: str, train: CorpusReader, minutes: float
             ) -> tuple[Settings, int, list[str]]:
     """Return settings for a training of this time, its steps per epoch, and notes about the time. size: the size that
     suits the amount of text.
@@ -271,6 +243,30 @@ def _fitted(draft: _Draft, settings: Settings, size: str, train: CorpusReader, m
         f"validations of {speed.loss + plan.valid_sentences * speed.sentence:,.0f} s, "
         f"{plan.test_sentences * speed.sentence:,.0f} s test",
         *with_more_time(tried, plan, minutes)]
+
+
+def _write_steps(draft: Draft, settings: Settings, train: CorpusReader, monolingual: Sequence[Path]) -> Recipe:
+    """Write the recipes that follow each other for text in the target language, instead of the only one. Return the
+    first of them."""
+    only = draft.directory / Step.ONLY.value
+    recipe, target = load_recipe(only), draft.languages[1]
+    only.unlink()
+    sentences = Sentences(pair[1:] for spec in recipe.data.held_out().values()
+                          for pair in GivenText([spec], recipe).pairs())
+    lines, read = choose_lines(monolingual, sentences, MONOLINGUAL_PER_PAIR * draft.kept, draft.seed)
+    pairs = [(one, other) for _, one, other in islice(GivenText(recipe.data.train, recipe).pairs(), MAX_PAIRS_READ)]
+    require_language(lines, pairs, recipe.languages, monolingual[0])
+    assert train.tokenizers is not None
+    lengths = [(line, len(ids)) for line, ids in zip(lines, train.tokenizers.target.encode(lines), strict=True)
+               if len(ids) <= recipe.data.cleaning.max_pieces]                  # others would be dropped
+    draft.monolingual = Monolingual(f"monolingual.{target}", len(lengths), read)
+    (draft.directory / draft.monolingual.file).write_text("".join(f"{line}\n" for line, _ in lengths),
+                                                          encoding="utf-8", newline="\n")
+    first = draft.write(settings, Step.BASELINE)
+    draft.write(settings, Step.REVERSE)
+    draft.write(replace(settings, reason="As many steps as the first recipe has.",
+                        consistency=consistency_for(draft.kept + len(lengths))), Step.FINAL)
+    return first
 
 
 def _recipe_of(corpora: Sequence[Corpus], languages: tuple[str, str]) -> Recipe:
@@ -463,67 +459,3 @@ def _steps_per_epoch(recipe: Recipe, train: CorpusReader) -> int:
     report = Report(recipe.name, [])
     estimate_training(TrainingText.of(recipe), [train.lengths], report)
     return int(report.training["steps_per_epoch"])
-
-
-def _recipe_text(draft: _Draft, settings: Settings) -> str:
-    source, target = draft.languages
-    pairs, kept, max_steps, size = draft.pairs, draft.kept, settings.max_steps, settings.size
-    name = re.sub("[^A-Za-z0-9_.-]", "_", draft.output.absolute().name).lstrip("_.-") or f"{source}_{target}"
-    limits = {"test": f", limit: {settings.test_sentences}"} if settings.test_sentences else {}
-    files = {split: f"{{source: {split}.{source}, target: {split}.{target}{limits.get(split, '')}}}" for split in pairs}
-    paths = [str(path).encode("utf-8", "backslashreplace").decode()                    # names in any encoding
-             for corpus in draft.text.corpora for path in corpus.paths]
-    named = [json.dumps(path, ensure_ascii=False) for path in paths[:MAX_NAMED]]
-    others = [f"{len(paths) - MAX_NAMED:,} other files"] if len(paths) > MAX_NAMED else []
-    try:
-        sacrebleu_metric("bleu", target)
-        metrics = ""
-    except UserError as error:
-        metrics = f"# {error}\nmetrics: [chrf]\n"
-    after_cleaning = " after cleaning" if kept != pairs["train"] else ""
-    tests = ", ".join(f"{one}: {files[one]}" for one in pairs if one not in ("train", "valid"))
-    seed = f",\n# split with seed {draft.seed}" if draft.split else ""
-    about_sets = (" Replace a set by your own if you have one." if len(draft.split) == 2 else
-                  f" `{draft.split[0]}` was split off." if draft.split else "")
-    about_limit = "  # Only `limit` sentences are translated, so that all fits into the time.\n" if limits else ""
-    sections = "".join(f"  {section}:\n{''.join(lines)}" for section, lines in (
-        ("cleaning", settings.cleaning), ("augmentation", settings.augmentation)) if lines)
-    return f"""\
-# {source} to {target}: {draft.scanned.lines:,} pairs of {" and ".join([*named, *others])}{seed}.
-# Check this recipe with `seq2seq check`, then train it with `seq2seq train`.
-name: {json.dumps(name)}
-languages: {{source: {source}, target: {target}}}
-data:
-  # The keys license and url of a corpus appear in the model card, such as {{…, license: CC-BY-4.0, url: https://…}}.
-  train: [{files["train"]}]  # {pairs["train"]:,} pairs
-  # No sentence of these sets occurs in the training text.{about_sets}
-  valid: {files["valid"]}  # {pairs["valid"]:,} pairs
-{about_limit}\
-  test: {{{tests}}}  # {", ".join(f"{count:,}" for one, count in pairs.items() if one not in ("train", "valid"))} pairs
-{sections}\
-# The size of the vocabulary follows from the amount of text.
-tokenizer: {{vocab_size: auto}}
-# Sizes: tiny, small, base, big. {size_for(kept)} suits {kept:,} pairs{after_cleaning}; \
-a larger model needs more text and time.
-model: {{base: {size}}}
-{metrics}training:
-  # Target tokens per step. Lower this number if the memory is too small.
-  batch_tokens: {settings.batch_tokens}
-  learning_rate: {"7e-4" if size == "base" else "2e-3"}
-  warmup_steps: {min(max_steps // 10, 4000)}
-  schedule: linear
-  # {settings.reason or f"About {EPOCHS} epochs, and at least {MIN_STEPS:,} steps."}
-  max_steps: {max_steps}
-  validate_every: {-(-max_steps // settings.validations)}
-  # BLEU in validation is computed on this many of the sentences, because translation takes time.
-  valid_sentences: {min(pairs["valid"], settings.valid_sentences)}
-  # Stop after this many validations without improvement (0: never).
-  early_stopping: {settings.validations // 2 if settings.validations >= MIN_TO_STOP else 0}
-  # Moving average of the weights, which is validated and saved as the model.
-  ema_decay: 0.99
-{_consistency(settings.consistency)}"""
-
-
-def _consistency(value: float) -> str:
-    return ("  # Consistency training helps with little text and about 30 epochs. Write 0 if you lower max_steps to "
-            f"half.\n  # It doubles the time of a step.\n  consistency: {value:g}\n") if value else ""

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from seq2seq.check.results import PERCENTILES, CorpusReport, Finding, Report
+from seq2seq.check.results import PERCENTILES, CorpusReport, Finding, RecipeCost, Report
 from seq2seq.console import escape_control_characters, print_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 PIPE_COLUMNS = 100_000
 """Width of a report that goes to a file or pipe: no line is broken."""
@@ -28,30 +32,22 @@ def column_widths(columns: Sequence[Sequence[str]], available: int) -> list[int]
     return widths
 
 
+def show_costs(costs: Sequence[RecipeCost]) -> None:
+    """Print the report of the first recipe, and the cost of all."""
+    out = _console()
+    show_report(costs[0].report)
+    rows = [[cost.name, f"{cost.pairs:,}", f"{cost.steps:,}", _duration(cost.steps_hours), f"{cost.sentences:,}",
+             _duration(cost.sentences_hours), _duration(cost.hours),
+             "–" if cost.peak_bytes is None else _size(cost.peak_bytes)] for cost in costs]
+    rows.append(["all", *[""] * 5, _duration(sum(cost.hours for cost in costs)), ""])
+    _print_table(out, "Recipes in the order of training", [
+        "recipe", "pairs", "steps", "time", "translated\nsentences", "time", "all\ntime", "peak\nmemory"], rows)
+
+
 def show_report(report: Report) -> None:
     """Print the report as text on standard output."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    out = Console(highlight=False)
-    if not out.is_terminal:
-        out = Console(highlight=False, width=PIPE_COLUMNS)
-
-    # The first `left` columns are aligned to the left.
-    def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
-        cells = [[escape_control_characters(cell) for cell in column] for column in zip(columns, *rows, strict=True)]
-        gap = 2 if sum(column_widths(cells, 0)) + 2 * len(columns) < out.width else 1
-        widths = column_widths(cells, out.width - gap * len(columns) - 1)
-        table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE, show_header=any(columns),
-                      padding=(0, gap - 1, 0, 0))
-        for number, (column, width) in enumerate(zip(columns, widths, strict=True)):
-            table.add_column(column, justify="left" if number < left else "right", width=width)
-        for row in zip(*(column[1:] for column in cells), strict=True):
-            table.add_row(*map(Text, row))                                      # brackets in a text are no markup
-        Console(highlight=False, width=max(out.width, sum(widths) + gap * len(columns) + 1)).print(table)
-
+    out = _console()
+    print_table = partial(_print_table, out)
     read = [corpus for corpus in report.corpora if not corpus.error]
     print_table(f"Corpora of {report.name}: percentiles of line lengths (100 is the longest line)",
                 ["corpus", "side", "pairs", "characters\n50", "95", "99", "100", "words\n50", "95", "99", "100"],
@@ -96,6 +92,33 @@ def show_report(report: Report) -> None:
         print_text(f"warning: {warning}", "yellow", out)
     if not report.warnings and not report.errors:
         out.print("No problems found.")
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    out = Console(highlight=False)
+    return out if out.is_terminal else Console(highlight=False, width=PIPE_COLUMNS)
+
+
+def _print_table(out: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1
+                 ) -> None:
+    """Print a table. The first `left` columns are aligned to the left."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    cells = [[escape_control_characters(cell) for cell in column] for column in zip(columns, *rows, strict=True)]
+    gap = 2 if sum(column_widths(cells, 0)) + 2 * len(columns) < out.width else 1
+    widths = column_widths(cells, out.width - gap * len(columns) - 1)
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE, show_header=any(columns),
+                  padding=(0, gap - 1, 0, 0))
+    for number, (column, width) in enumerate(zip(columns, widths, strict=True)):
+        table.add_column(column, justify="left" if number < left else "right", width=width)
+    for row in zip(*(column[1:] for column in cells), strict=True):
+        table.add_row(*map(Text, row))                                          # brackets in a text are no markup
+    Console(highlight=False, width=max(out.width, sum(widths) + gap * len(columns) + 1)).print(table)
 
 
 def _findings(corpus: CorpusReport) -> Iterator[tuple[str, Finding, int]]:

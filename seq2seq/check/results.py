@@ -168,3 +168,31 @@ def percentiles(lengths: Counter[int]) -> dict[int, int]:
                 result[percent] = length
                 break
     return result
+
+
+@dataclass(frozen=True)
+class RecipeCost:
+    """Estimated cost of a recipe.
+
+    pairs: number of training pairs, with those that will be generated. steps_hours: time of the training steps.
+    sentences: number of sentences that are translated: text for back-translation, validations and test.
+    sentences_hours: time for them. peak_bytes: peak memory of some steps, None if unknown.
+    report: see `check_recipe`.
+    """
+
+    name: str
+    pairs: int
+    steps: int
+    steps_hours: float
+    sentences: int
+    sentences_hours: float
+    peak_bytes: int | None
+    report: Report
+
+    @property
+    def hours(self) -> float:
+        return self.steps_hours + self.sentences_hours
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the cost for JSON, with the report."""
+        return {**vars(self), "hours": self.hours, "report": self.report.to_dict()}

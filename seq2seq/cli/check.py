@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import seq2seq.cli.options as options
-from seq2seq.cli.common import default_run, load_recipe, print_json, require_run_directory
+from seq2seq.cli.common import (
+    default_run,
+    load_recipe,
+    print_json,
+    refuse_without_effect,
+    require_run_directory,
+)
 from seq2seq.errors import UserError
+
+if TYPE_CHECKING:
+    from seq2seq.recipe import Recipe
 
 EXAMPLES = ("seq2seq check recipe.yaml",
             "seq2seq check recipe.yaml --no-measure",
+            "seq2seq check mine   # a directory: time and memory of its recipes 1_….yaml, 2_….yaml, …",
             "seq2seq check recipe.yaml --set data.cleaning.max_length_ratio=3 --format json")
 
 
 def check(
-    recipe: options.RecipeFile,
+    recipe: options.RecipesToTrain,
     settings: options.Overrides = None,
     run_dir: Annotated[Path | None, typer.Option(
         metavar="DIR", help="Directory of the run. If it already has a tokenizer, that tokenizer is used.",
@@ -31,9 +43,16 @@ def check(
 ) -> None:
     """Report problems in a recipe and its data, and estimate the time and memory of training.
 
-    The command leaves no files behind.
+    Of the numbered recipes of a directory, the first is reported, and the time and memory of all of them. The command
+    leaves no files behind.
     """
-    loaded = load_recipe(recipe, settings, device=device, precision=precision, threads=threads)
+    load = partial(load_recipe, settings=settings, device=device, precision=precision, threads=threads)
+    if recipe.is_dir():
+        refuse_without_effect("the recipes of a directory have runs of their own, whose time is measured.",
+                              run_dir=run_dir, no_measure=None if measure else True)
+        _check_directory(recipe, load, format)
+        return
+    loaded = load(recipe)
     from seq2seq.check import check_recipe, show_report
 
     report = check_recipe(loaded, require_run_directory(run_dir or default_run(loaded)), measure)
@@ -43,3 +62,18 @@ def check(
         show_report(report)
     if report.errors:
         raise UserError("\n".join(report.errors))
+
+
+def _check_directory(directory: Path, load: Callable[..., Recipe], format: options.TextOrJson) -> None:
+    """Print the cost of the numbered recipes of a directory. load: function of a recipe's path that loads it."""
+    from seq2seq.check.directory_cost import costs_of
+    from seq2seq.check.print_report import show_costs
+    from seq2seq.training.planned_runs import plan_directory
+
+    costs = costs_of(plan_directory(directory, lambda path, runs: load(path, planned=runs)))
+    if format is options.TextOrJson.json:
+        print_json([cost.to_dict() for cost in costs])
+    else:
+        show_costs(costs)
+    if errors := [f"{cost.name}: {error}" for cost in costs for error in cost.report.errors]:
+        raise UserError("\n".join(errors))

@@ -35,16 +35,19 @@ Progress = Callable[[int], None]
 Results = Iterator[tuple[str, dict[str, Any]]]
 
 
-def load_recipe(path: Path, settings: Sequence[str] | None, **training: Any) -> Recipe:
+def load_recipe(path: Path, settings: Sequence[str] | None, planned: Mapping[Path, Recipe] | None = None,
+                **training: Any) -> Recipe:
     """Load a recipe with the overrides of `--set`.
 
+    planned: see `recipe.load_recipe`.
     training: value of each flag, by key of the `training` section; None: the flag was not given. A flag overrides a
         `--set` option of the same key.
     """
     from seq2seq import recipe
 
     # In a distributed training, only the main rank reads the training text, so it need not exist on other machines.
-    return recipe.load_recipe(path, with_flags(settings, **training), check_files=os.environ.get("RANK", "0") == "0")
+    return recipe.load_recipe(path, with_flags(settings, **training), check_files=os.environ.get("RANK", "0") == "0",
+                              planned=planned)
 
 
 def with_flags(settings: Sequence[str] | None, **training: Any) -> list[str]:

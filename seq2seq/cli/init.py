@@ -24,6 +24,7 @@ EXAMPLES = ("seq2seq init train.de train.en --source-language de --target-langua
             "--output mine",
             "seq2seq init train.de train.en --valid dev.de dev.en --test news.tmx --output mine",
             "seq2seq init pairs.jsonl --source-column german --target-column english --output mine",
+            "seq2seq init train.sw train.en --monolingual news.en --output mine",
             "seq2seq init",
             "On a terminal, the command asks for everything that is missing.")
 COLUMNS = "Tables"
@@ -53,6 +54,9 @@ def init(
     minutes: Annotated[float | None, typer.Option(
         metavar="N", min=1, help="Fit size and steps to this time on this machine, validation and test included. Some "
         "steps are measured.", show_default="as many steps as suit the text")] = None,
+    monolingual: Annotated[list[Path] | None, typer.Option(
+        metavar="FILE", help="Further text in the target language, for back-translation: writes three recipes, which "
+        "seq2seq train DIR trains in order. Can be repeated.", show_default=False)] = None,
     source_column: Annotated[str | None, typer.Option(
         metavar="C", help="Source column of a table: its number, or its name if the columns have names.",
         show_default="1 in .tsv and .csv", rich_help_panel=COLUMNS)] = None,
@@ -101,7 +105,7 @@ def init(
     if output is None:
         output = Path(_ask("New directory", "_".join(languages))) if asks else _missing("the new directory",
                                                                                        "--output mine")
-    new = write_recipe(corpora, languages, output, seed, sets[0], sets[1], minutes)
+    new = write_recipe(corpora, languages, output, seed, sets[0], sets[1], minutes, monolingual or ())
     _show(new, languages)
 
 
@@ -165,7 +169,7 @@ def _show(new: NewRecipe, languages: tuple[str, str]) -> None:
         lengths = side.characters
         lines.append(f"  characters per line of {code}: {lengths[50]:,} (median), {lengths[95]:,} (95 %), "
                      f"{lengths[100]:,} (longest)")
-    directory = new.path.parent
+    directory = new.path if new.monolingual else new.path.parent
     sets = ", ".join(f"{count:,} {name}" + (f" (BLEU ± {new.intervals[name]:.1f})" if name in new.intervals else "")
                      for name, count in new.pairs.items())
     lines.append(f"written to {directory}: {sets}")
@@ -175,6 +179,8 @@ def _show(new: NewRecipe, languages: tuple[str, str]) -> None:
     lines.append(f"  model size {new.size}, {section.max_steps:,} steps "
                  f"({section.max_steps / new.steps_per_epoch:,.0f} epochs)")
     lines += [f"  {note}" for note in new.notes]
+    if new.monolingual:
+        lines.append(f"  {new.monolingual.lines:,} of {new.monolingual.read:,} sentences for back-translation")
     cleaning = new.recipe.data.cleaning.model_dump(exclude_unset=True)
     augmentation = new.recipe.data.augmentation.model_dump(exclude_unset=True)
     if cleaning or augmentation:
@@ -182,7 +188,8 @@ def _show(new: NewRecipe, languages: tuple[str, str]) -> None:
                      f"{', '.join([*cleaning, *(f'augmentation.{key}' for key in augmentation)])}")
     path = shlex.quote(str(new.path))
     train = f"  seq2seq train {path}"
-    if directory.absolute() == Path("runs", directory.name).absolute():         # the default directory of the run
+    default_run = Path("runs", directory.name).absolute()
+    if not new.monolingual and directory.absolute() == default_run:
         train += f" --run-dir {shlex.quote(str(directory / 'run'))}"
     for warning in new.warnings[:MAX_WARNINGS]:
         console.warn(warning)

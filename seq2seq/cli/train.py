@@ -4,23 +4,37 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import seq2seq.cli.options as options
 from seq2seq import console
-from seq2seq.cli.common import default_run, load_recipe, print_table, require_run_directory, scores_as_text
+from seq2seq.cli.common import (
+    default_run,
+    load_recipe,
+    print_table,
+    refuse_without_effect,
+    require_run_directory,
+    scores_as_text,
+)
 from seq2seq.errors import UserError
+
+if TYPE_CHECKING:
+    from seq2seq.evaluation.scores import ScoresByTest
+    from seq2seq.recipe import Recipe
 
 EXAMPLES = ("seq2seq train recipe.yaml",
             "seq2seq train recipe.yaml --set training.max_steps=500 --set seed=2 --run-dir runs/short",
+            "seq2seq train mine   # a directory: its recipes 1_….yaml, 2_….yaml, … one after the other",
             "Run the same command again to resume a training that was stopped.")
 
 
 def train(
-    recipe: options.RecipeFile,
+    recipe: options.RecipesToTrain,
     settings: options.Overrides = None,
     run_dir: Annotated[Path | None, typer.Option(
         metavar="DIR", help="Directory of the run. If it already contains a run, training resumes.",
@@ -31,11 +45,20 @@ def train(
     precision: options.TrainingPrecisionOption = None,
     threads: options.TrainingThreads = None,
 ) -> None:
-    """Train the recipe's model, or resume its training, and evaluate it on the recipe's test sets."""
+    """Train the recipe's model, or resume its training, and evaluate it on the recipe's test sets.
+
+    The numbered recipes of a directory, which `seq2seq init` writes for text in one language, are trained in order.
+    The run of 1_baseline.yaml is runs/1_baseline in the directory.
+    """
     if restart and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)):
         raise UserError("--restart would begin the training anew at each restart by torchrun. Leave it out, and "
                         "rename the old run yourself; or let torchrun restart nothing.")
-    loaded = load_recipe(recipe, settings, device=device, precision=precision, threads=threads)
+    load = partial(load_recipe, settings=settings, device=device, precision=precision, threads=threads)
+    if recipe.is_dir():
+        refuse_without_effect("the runs of a directory's recipes are in the directory.", run_dir=run_dir)
+        _train_directory(recipe, load, restart)
+        return
+    loaded = load(recipe)
     run = require_run_directory(run_dir or default_run(loaded))
     from seq2seq.storage.locks import HOLDER
 
@@ -44,11 +67,27 @@ def train(
                         f"Name another directory, such as --run-dir {run / 'run'}.")
     from seq2seq.training.run import train as train_run
 
-    scores = train_run(loaded, run, restart)
+    _show(train_run(loaded, run, restart), loaded, run)
+
+
+def _train_directory(directory: Path, load: Callable[..., Recipe], restart: bool) -> None:
+    """Train the numbered recipes of a directory in order. load: function of a recipe's path that loads it."""
+    from seq2seq.training.planned_runs import plan_directory
+    from seq2seq.training.run import train as train_run
+
+    planned = plan_directory(directory, lambda path, runs: load(path, planned=runs))
+    for number, one in enumerate(planned, 1):
+        recipe = load(directory / f"{one.group}.yaml")                          # with the models of the runs before
+        console.print_message(f"recipe {number} of {len(planned)}: {one.group}, in {one.run}")
+        _show(train_run(recipe, one.run, restart), recipe, one.run)
+
+
+def _show(scores: ScoresByTest, recipe: Recipe, run: Path) -> None:
+    """Print the scores of a run, and how to use its model."""
     if console.is_silent():                                                     # only the main rank prints the scores
         return
     print_table(scores_as_text(scores), nl=bool(scores))
     name = shlex.quote(str(run))
-    use = (f"translate with: seq2seq translate {name} FILE" if loaded.task.has_source else
+    use = (f"translate with: seq2seq translate {name} FILE" if recipe.task.has_source else
            f"generate text with: seq2seq generate {name} --samples 5")
     console.print_message(f"the model is in {run}; {use}")

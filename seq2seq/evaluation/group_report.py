@@ -50,19 +50,20 @@ class GroupReport:
     logs: Mapping[str, Sequence[Records]]
 
     def tables(self) -> list[Table]:
-        """Return a table for each test set and metric, and one with length and time."""
+        """Return a table for each test set and metric, and one with length, time and memory."""
         found = [self._scores(test, metric) for test, by_metric in self.scores.items() for metric in by_metric]
-        head = ["", *(f"{test}: length / reference" for test in self.lengths), "minutes of training"]
-        rows = [[name, *(f"{by_group[name]:.3f}" for by_group in self.lengths.values()), self._minutes(name)]
-                for name in self.groups]
-        return [*found, Table("Length and time", head, rows)]
+        head = ["system", *(f"{test}: length / reference" for test in self.lengths), "minutes of training",
+                "peak memory (GB)"]
+        rows = [[name, *(f"{by_group[name]:.3f}" for by_group in self.lengths.values()),
+                 self._highest(name, "seconds", 60), self._highest(name, "peak_memory", 1e9)] for name in self.groups]
+        return [*found, Table("Length, time and memory", head, rows)]
 
-    def _minutes(self, group: str) -> str:
-        """Return the mean minutes of a group's trainings by the wall clock."""
-        seconds = [max((record["seconds"] for record in log if "seconds" in record), default=None)
-                   for log in self.logs[group]]
-        known = [value for value in seconds if value is not None]
-        return f"{mean(known) / 60:.1f}" if known else ""
+    def _highest(self, group: str, key: str, unit: float) -> str:
+        """Return the highest value of a key in the log of each of a group's trainings, in some unit: the mean of them.
+        """
+        values = [max((record[key] for record in log if key in record), default=None) for log in self.logs[group]]
+        known = [value for value in values if value is not None]
+        return f"{mean(known) / unit:.1f}" if known else ""
 
     def _scores(self, test: str, metric: str) -> Table:
         by_group = self.scores[test][metric]
@@ -75,7 +76,7 @@ class GroupReport:
                         "too few lines differ" if score.p_value is None else f"{score.p_value:.4f}"]
                 notes += self._notes(test, metric, name)
             rows.append([*row, *[""] * (6 - len(row))])
-        head = ["", "mean", "deviation", "of each seed", f"difference from {first} (95 %)", "p"]
+        head = ["system", "mean", "deviation", "of each seed", f"difference from {first} (95 %)", "p"]
         return Table(f"{TITLES[metric]} on {test}  {self.signatures[test][metric]}", head, rows, notes)
 
     def _notes(self, test: str, metric: str, name: str) -> list[str]:

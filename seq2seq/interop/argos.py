@@ -25,6 +25,7 @@ from seq2seq.interop.ctranslate2 import (
     convert,
     library,
     tolerance_of,
+    unsupported_by_ctranslate2,
 )
 from seq2seq.interop.exporting import (
     REPORT,
@@ -95,7 +96,7 @@ def export_model(path: Path, output: Path, quantization: str = "int8", splitter:
     library()
     require_new_package(output)
     packed = list(splitter_files(splitter))
-    exportable = read_exportable(path, "argos", CTRANSLATE2_DECODING_KEYS)
+    exportable = read_exportable(path, "argos", CTRANSLATE2_DECODING_KEYS, unsupported_by_ctranslate2)
     require_joint_sentencepiece(exportable.tokenizers)
     if exportable.tokenizers.source.language_id(exportable.recipe.languages.target) is not None:
         raise FormatError("each of its sources begins with a language token, which Argos Translate does not add. "

@@ -22,12 +22,14 @@ from seq2seq.interop.exporting import (
     development_lines,
     read_exportable,
     translator_with_exported_decoding,
+    unsupported_feature,
     write_card,
     write_checked_export,
 )
 from seq2seq.model.attention import CrossAttention, SelfAttention
+from seq2seq.model.relative_positions import MAX_DISTANCE
 from seq2seq.model.transformer import DecoderLayer, FeedForward, Transformer
-from seq2seq.recipe import Recipe, TransformerSection
+from seq2seq.recipe import ModelSection, Recipe, TransformerSection
 from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID, Tokenizers, Vocabulary
@@ -35,8 +37,13 @@ from seq2seq.translation.scoring import PairScore
 from seq2seq.translation.translation import Translation
 
 QUANTIZATIONS = ("float32", "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16")
-ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
+ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "gelu_tanh": "GELUTanh"}
+PARTS_OF_T5 = {"positions": "relative", "activation": "gelu_tanh", "norm_type": "rms", "gated": True, "bias": False}
+"""Keys of a Transformer, with the values that CTranslate2 computes although some other libraries do not."""
 MODEL_FILE = "model.bin"
+MAX_LENGTH = 256
+"""CTranslate2's default maximum length of a translation, in pieces. A translation that exceeds the positions of the
+model is an error there."""
 CTRANSLATE2_DECODING_KEYS = SUPPORTED_DECODING_KEYS | {"patience"}
 VNNI = {"avx512_vnni", "avx_vnni"}
 """CPU flags of the instructions that sum products of int8 numbers in int32."""
@@ -85,7 +92,7 @@ def export_model(path: Path, output: Path, quantization: str = "float32", source
         max_lines: maximum number of lines to compare.
     """
     library()
-    exportable = read_exportable(path, "ctranslate2", CTRANSLATE2_DECODING_KEYS)
+    exportable = read_exportable(path, "ctranslate2", CTRANSLATE2_DECODING_KEYS, unsupported_by_ctranslate2)
     recipe, tokenizers = exportable.recipe, exportable.tokenizers
     lines = development_lines(recipe, source, max_lines)
     ours = translator_with_exported_decoding(path, exportable)
@@ -101,6 +108,15 @@ def export_model(path: Path, output: Path, quantization: str = "float32", source
                                 tolerance_of(quantization))
 
 
+def unsupported_by_ctranslate2(section: ModelSection) -> str:
+    """Return the reason why CTranslate2 does not support the model; "" if it can be exported."""
+    if isinstance(section, TransformerSection):
+        fields = TransformerSection.model_fields
+        parts = [key for key, value in PARTS_OF_T5.items() if getattr(section, key) == value]
+        section = section.model_copy(update={key: fields[key].default for key in (*parts, "head_size")})
+    return unsupported_feature(section)
+
+
 def convert(model: Transformer, section: TransformerSection, tokenizers: Tokenizers, directory: Path,
             quantization: str = "float32", aligner: AlignmentSettings | None = None) -> None:
     """Write a CTranslate2 model with the weights of `model`, whose attention scores must be scaled dot products.
@@ -113,7 +129,8 @@ def convert(model: Transformer, section: TransformerSection, tokenizers: Tokeniz
     spec = transformer_spec.TransformerSpec.from_config(
         (section.encoder_layers, section.decoder_layers), section.num_heads, pre_norm=section.norm == "pre",
         activation=getattr(common_spec.Activation, ACTIVATIONS[section.activation]),
-        layernorm_embedding=section.embedding_norm,
+        layernorm_embedding=section.embedding_norm, relative_attention_bias=section.positions == "relative",
+        ffn_glu=section.gated, rms_norm=section.norm_type == "rms",
         alignment_layer=aligner.layer - 1 if aligner and aligner.layer else -1,
         alignment_heads=1 if aligner and aligner.head == 1 else section.num_heads)
     for side, embedding, positions, layers in (
@@ -123,7 +140,8 @@ def convert(model: Transformer, section: TransformerSection, tokenizers: Tokeniz
         embeddings = side.embeddings[0] if isinstance(side.embeddings, list) else side.embeddings
         embeddings.weight = _array(embedding)
         side.scale_embeddings = section.scale_embedding
-        side.position_encodings.encodings = _array(positions)
+        if section.positions != "relative":
+            side.position_encodings.encodings = _array(positions)
         for theirs, layer in zip(side.layer, layers, strict=True):
             ours = cast(DecoderLayer, layer)                    # an encoder layer lacks only the cross-attention
             _self_attention(theirs.self_attention, ours.self_attention, ours.self_residual.norm)
@@ -160,22 +178,32 @@ def _array(weight: Tensor) -> np.ndarray:
     return weight.detach().float().numpy()
 
 
-def _linear(spec: Any, layer: nn.Linear) -> None:
-    spec.weight, spec.bias = _array(layer.weight), _array(layer.bias)
+def _linear(spec: Any, layer: nn.Module) -> None:
+    assert isinstance(layer, nn.Linear)
+    spec.weight = _array(layer.weight)
+    if layer.bias is not None:
+        spec.bias = _array(layer.bias)
 
 
 def _norm(spec: Any, norm: nn.Module) -> None:
-    assert isinstance(norm, nn.LayerNorm)
-    spec.gamma, spec.beta = _array(norm.weight), _array(norm.bias)
+    assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
+    spec.gamma = _array(norm.weight)
+    if isinstance(norm, nn.LayerNorm):
+        spec.beta = _array(norm.bias)
 
 
 def _self_attention(spec: Any, layer: SelfAttention, norm: nn.Module) -> None:
+    spec.queries_scale = layer.weighing.scale                   # CTranslate2 takes d_model / num_heads for head_size
     _linear(spec.linear[0], layer.query_key_value)
     _linear(spec.linear[1], layer.output)
     _norm(spec.layer_norm, norm)
+    if layer.relative is not None:
+        spec.relative_attention_bias = _array(layer.relative.weight)
+        spec.relative_attention_max_distance = np.int32(MAX_DISTANCE)
 
 
 def _cross_attention(spec: Any, layer: CrossAttention, norm: nn.Module) -> None:
+    spec.queries_scale = layer.weighing.scale
     _linear(spec.linear[0], layer.query)
     _linear(spec.linear[1], layer.key_value)
     _linear(spec.linear[2], layer.output)
@@ -183,7 +211,11 @@ def _cross_attention(spec: Any, layer: CrossAttention, norm: nn.Module) -> None:
 
 
 def _feed_forward(spec: Any, layer: FeedForward, norm: nn.Module) -> None:
-    _linear(spec.linear_0, layer.inner)
+    if layer.gate is None:
+        _linear(spec.linear_0, layer.inner)
+    else:
+        _linear(spec.linear_0, layer.gate)
+        _linear(spec.linear_0_noact, layer.inner)
     _linear(spec.linear_1, layer.outer)
     _norm(spec.layer_norm, norm)
 
@@ -197,18 +229,28 @@ import ctranslate2{imports}
 translator = ctranslate2.Translator(".", device="cpu")
 {encode}
 
+sources = [encode(line) for line in ["..."]]
 results = translator.translate_batch(
-    [encode(line) for line in ["..."]], beam_size={beam_size}, length_penalty={length_penalty}, disable_unk=True)
+    sources, {prefix}beam_size={beam_size}, length_penalty={length_penalty},
+    max_decoding_length={max_length}, disable_unk=True)
 for result in results:
-    print(decode(result.hypotheses[0]))
+    print(decode(result.hypotheses[0]{after_prefix}))
 ```
-{note}"""
+{notes}"""
+TARGET_TOKEN_NOTE = """\
+The token before each source, here `{token}`, names the language to translate into. `{file}` has the tokens of all
+languages.
+"""
+OWN_TOKENS_NOTE = """\
+The token before each source, here `{token}`, names the language of the source. The target prefix, here `{first}`,
+names the language to translate into. `{file}` has the tokens of all languages.
+"""
 WITH_SENTENCEPIECE = """\
 source, target = (sentencepiece.SentencePieceProcessor(model_file=name) for name in {files})
 
 
 def encode(line):
-    return {token}source.encode({line}, out_type=str)
+    return {before}source.encode({line}, out_type=str)
 
 
 def decode(pieces):
@@ -227,20 +269,33 @@ def decode(pieces):
 def usage(exportable: Exportable, quantization: str) -> str:
     """Return instructions and code to run an exported model, as Markdown. quantization: format of its weights."""
     recipe, tokenizers = exportable.recipe, exportable.tokenizers
+    source, target = tokenizers.source, tokenizers.target
     files = list(tokenizers.files())
-    marian = isinstance(tokenizers.source, MarianVocabulary)
+    marian = isinstance(source, MarianVocabulary)
+    codes = recipe.languages.pair
+    token = source.language_id(source.token_language(Source("", source_language=codes[0], language=codes[1])))
+    before = [] if token is None else source.pieces(source.token_ids(token))
+    first_id = target.first_id(codes[1])
+    first = [] if first_id is None else target.pieces([first_id])
     encode, imports = WITH_WORDS, ""
     if recipe.tokenizer.type != "words" or marian:
-        token = tokenizers.source.language_token(recipe.languages.target)
-        line = '" " + line' if token else "line"                                # as in `Vocabulary.encode`
+        line = '" " + line' if before and not first else "line"                  # as in `Vocabulary.encode`
         encode = WITH_SENTENCEPIECE.format(
-            files=repr((files[0], files[min(1, len(files) - 1)])), token=f"[{token!r}] + " if token else "", line=line,
+            files=repr((files[0], files[min(1, len(files) - 1)])), before=f"{before} + " if before else "", line=line,
             spaces='.replace("\\u2581", " ").strip()' if marian else "")
         imports = "\nimport sentencepiece"
+    notes = []
+    if before:
+        note = OWN_TOKENS_NOTE if first else TARGET_TOKEN_NOTE
+        notes.append(note.format(token=before[-1], first="".join(first),
+                                 file=f"{'shared' if tokenizers.joint else 'source'}_vocabulary.json"))
+    if quantization.startswith("int8"):
+        notes.append(INT8_NOTE)
     return USAGE.format(
-        imports=imports, encode=encode,
-        beam_size=recipe.decoding.beam_size, length_penalty=recipe.decoding.length_penalty,
-        note="\n" + INT8_NOTE if quantization.startswith("int8") else "")
+        imports=imports, encode=encode, prefix=f"target_prefix=[{first}] * len(sources), " if first else "",
+        after_prefix="[1:]" if first else "", beam_size=recipe.decoding.beam_size,
+        length_penalty=recipe.decoding.length_penalty, max_length=min(recipe.model.max_positions, MAX_LENGTH),
+        notes="".join(f"\n{note}" for note in notes))
 
 
 # Comparison with the original
@@ -272,11 +327,12 @@ class CTranslate2Model:
         used. All scores in the result are 0."""
         limit = min(self.max_positions, decoding["max_length"] + 1)
         sources = [self.source.pieces(ids) for ids in self.source.encode(lines)]
+        given = [self._given_pieces(line) for line in lines]
         with self._reporting_damage():
             results = self.translator.translate_batch(
-                sources, beam_size=decoding["beam_size"], length_penalty=decoding["length_penalty"],
-                min_decoding_length=decoding["min_length"], max_decoding_length=limit,
-                max_batch_size=self.batch_tokens, batch_type="tokens", max_input_length=0,
+                sources, target_prefix=given, beam_size=decoding["beam_size"],
+                length_penalty=decoding["length_penalty"], min_decoding_length=decoding["min_length"],
+                max_decoding_length=limit, max_batch_size=self.batch_tokens, batch_type="tokens", max_input_length=0,
                 suppress_sequences=self.suppressed)
             found = [[self.ids[piece] for piece in result.hypotheses[0][: limit - 1]] for result in results]
         texts = self.target.decode(found)
@@ -284,11 +340,18 @@ class CTranslate2Model:
 
     def score(self, pairs: Sequence[tuple[Source, str]]) -> list[PairScore]:
         sources = [self.source.pieces(ids) for ids in self.source.encode([source for source, _ in pairs])]
-        targets = [self.target.pieces(ids) for ids in self.target.encode([target for _, target in pairs])]
+        lines = self.target.target_lines([target for _, target in pairs], [source for source, _ in pairs])
+        targets = [self.target.pieces(ids) for ids in self.target.encode(lines)]
         with self._reporting_damage():
             results = self.translator.score_batch(sources, targets, max_batch_size=self.batch_tokens,
                                                   batch_type="tokens", max_input_length=0)
-        return [PairScore(float(np.sum(result.log_probs)), len(result.log_probs)) for result in results]
+        return [PairScore(float(np.sum(result.log_probs[len(self._given_pieces(source)) :])), len(result.log_probs))
+                for (source, _), result in zip(pairs, results, strict=True)]
+
+    def _given_pieces(self, source: Source) -> list[str]:
+        """Return the pieces with which the target of a line begins without prediction: the token of its language."""
+        first = self.target.first_id(source.language)
+        return [] if first is None else self.target.pieces([first])
 
     @contextmanager
     def _reporting_damage(self) -> Iterator[None]:

@@ -143,20 +143,18 @@ class Exportable:
 
 
 def read_exportable(path: Path, format: str, supported: Set[str] = SUPPORTED_DECODING_KEYS,
-                    knows: Callable[[ModelSection], bool] = lambda section: False) -> Exportable:
+                    unsupported: Callable[[ModelSection], str] | None = None) -> Exportable:
     """Read the model of a bundle or run for an export.
 
     Args:
         format: name of the export format in errors.
         supported: keys of `decoding` that the other library's search supports.
-        knows: function that returns True for a model that the other library supports although others do not.
+        unsupported: function that returns the reason why the other library does not support the model, "" if it does;
+            None: `unsupported_feature`, which is right for any library.
     """
     model, recipe, tokenizers = read_model(path)
-    if not knows(recipe.model) and (reason := unsupported_feature(recipe.model)):
+    if reason := (unsupported or unsupported_feature)(recipe.model):
         raise FormatError(f"{path} cannot be exported to {format}: {reason}.")
-    if tokenizers.source.begins_with_own_language and format != "huggingface":
-        raise FormatError(f"{path} cannot be exported to {format}: each text begins with the token of its own "
-                          "language. Export to huggingface.")
     decoding, note = supported_decoding(recipe.decoding, supported)
     recipe = recipe.model_copy(update={"decoding": decoding})
     if run_of(resolve_model_path(path)) is not None:                            # its validation text is compared on

@@ -26,6 +26,7 @@ from seq2seq.interop.exporting import (
     development_lines,
     read_exportable,
     translator_with_exported_decoding,
+    unsupported_feature,
     write_card,
     write_checked_export,
 )
@@ -106,7 +107,8 @@ def export_model(path: Path, output: Path, source: Path | None = None, max_lines
         max_lines: maximum number of lines to compare.
     """
     library()
-    exportable = read_exportable(path, "huggingface", knows=is_t5)
+    exportable = read_exportable(
+        path, "huggingface", unsupported=lambda section: "" if is_t5(section) else unsupported_feature(section))
     require_support(architecture_for(exportable), exportable.section)
     if isinstance(exportable.tokenizers.source, Words):
         raise FormatError("tokenizer.type: words cannot be exported to huggingface: Marian's tokenizer is "
@@ -157,15 +159,18 @@ def write_model(exportable: Exportable, directory: Path) -> None:
     package = library()
     recipe, tokenizers, architecture = exportable.recipe, exportable.tokenizers, architecture_for(exportable)
     order, symbols = None, {"start": START_ID, "pad": START_ID, "end": END_ID}
+    of_tokenizer = {}
     if isinstance(tokenizers.target, FairseqVocabulary):
         order, symbols = fairseq_order(tokenizers.target), {"start": 2, "pad": 1, "end": 2}
+        # CTranslate2's converter asks for it: mBART-25 has another start of the decoder.
+        of_tokenizer = {"tokenizer_class": _tokenizer_class(tokenizers.target)}
     elif architecture.vocabulary == "t5":
         order = t5_order(tokenizers.target)
         symbols = {"start": order.index(SYMBOLS[exportable.section.decoder_start]), "pad": order.index(START_ID),
                    "end": order.index(END_ID)}
     config = getattr(package, architecture.config)(
         **config_for(architecture, exportable.section, tokenizers.source.vocab_size, tokenizers.target.vocab_size,
-                     symbols), architectures=[architecture.model])
+                     symbols), **of_tokenizer, architectures=[architecture.model])
     model = getattr(package, architecture.model)(config)
     if exportable.section.tied_embeddings == "inputs":                          # transformers ties the output layer
         model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.lm_head.weight))
@@ -228,7 +233,8 @@ def t5_processor(vocabulary: Vocabulary) -> Any:
         if (processor.pad_id(), processor.eos_id(), processor.unk_id()) == T5_SYMBOLS:
             return processor
     raise FormatError("the vocabulary cannot be exported to huggingface: in the T5 tokenizer of transformers, <pad>, "
-                      f"</s> and <unk> have the ids {T5_SYMBOLS}, as in models that were imported from T5 or mT5.")
+                      f"</s> and <unk> have the ids {T5_SYMBOLS}, as in models that were imported from T5 or mT5. "
+                      "Export to ctranslate2.")
 
 
 def write_t5_tokenizer(vocabulary: Vocabulary, directory: Path) -> None:
@@ -240,9 +246,11 @@ def write_t5_tokenizer(vocabulary: Vocabulary, directory: Path) -> None:
 
 
 def fairseq_order(vocabulary: FairseqVocabulary) -> list[int]:
-    """Return the id in this package of each id in transformers: four symbols, then the others in the same order."""
+    """Return the id in this package of each id in transformers: four symbols, then the others in the same order, unused
+    ids last. CTranslate2's converter counts the pieces of a tokenizer, so their ids must not have gaps."""
     first = [vocabulary.ids[symbol] for symbol in FAIRSEQ_SYMBOLS]
-    return first + [index for index in range(vocabulary.vocab_size) if index not in first]
+    others = [(name.startswith(UNUSED), index) for name, index in vocabulary.ids.items() if name not in FAIRSEQ_SYMBOLS]
+    return first + [index for _, index in sorted(others)]
 
 
 def write_fairseq_tokenizer(vocabulary: FairseqVocabulary, languages: Languages, directory: Path) -> None:
@@ -257,6 +265,7 @@ def write_fairseq_tokenizer(vocabulary: FairseqVocabulary, languages: Languages,
     kind = _tokenizer_class(vocabulary)
     if kind == "M2M100Tokenizer":
         (directory / VOCABULARY).write_text(json.dumps(pieces, ensure_ascii=False, indent=1), encoding="utf-8")
+        options["num_madeup_words"] = sum(name.startswith(UNUSED) for name in names)
         package.M2M100Tokenizer.from_pretrained(directory, **options).save_pretrained(directory)
         return
     # Only the classes of transformers convert the normaliser, and the merges or scores of the pieces.
@@ -274,7 +283,9 @@ def write_fairseq_tokenizer(vocabulary: FairseqVocabulary, languages: Languages,
             extra_special_tokens=list(codes.values()), **options)
     else:
         scores = dict(read["model"]["vocab"])
-        tokenizer = package.MBart50Tokenizer(vocab=[(name, scores.get(name, 0.0)) for name in named], **options)
+        # Without bos_token, the models that CTranslate2's converter writes cannot be loaded.
+        tokenizer = package.MBart50Tokenizer(vocab=[(name, scores.get(name, 0.0)) for name in named], bos_token="<s>",
+                                             **options)
     tokenizer.save_pretrained(directory)
 
 

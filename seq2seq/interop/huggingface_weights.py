@@ -49,19 +49,21 @@ class Architecture:
     has_bias: bool = False
 
 
+# Keys of BART and of the models that are copies of it.
+_BART_KEYS = {"norm_type": "layer", "gated": False, "bias": True, "head_size": None}
 ARCHITECTURES = {
     "marian": Architecture("Marian", "MarianMTModel", "MarianConfig",
                            {"activation_function": "gelu", "scale_embedding": False},
-                           {"norm": "post", "positions": "sinusoidal", "decoder_start": "<s>", "embedding_norm": False},
-                           "marian", splits_sinusoids=True, has_bias=True),
+                           _BART_KEYS | {"norm": "post", "positions": "sinusoidal", "decoder_start": "<s>",
+                                         "embedding_norm": False}, "marian", splits_sinusoids=True, has_bias=True),
     "m2m_100": Architecture("M2M-100", "M2M100ForConditionalGeneration", "M2M100Config",
                             {"activation_function": "relu", "scale_embedding": True},
-                            {"norm": "pre", "positions": "fairseq", "decoder_start": "</s>", "embedding_norm": False},
-                            "fairseq"),
+                            _BART_KEYS | {"norm": "pre", "positions": "fairseq", "decoder_start": "</s>",
+                                          "embedding_norm": False}, "fairseq"),
     "mbart": Architecture("mBART", "MBartForConditionalGeneration", "MBartConfig",
                           {"activation_function": "gelu", "scale_embedding": False},
-                          {"norm": "pre", "positions": "learned", "decoder_start": "</s>", "embedding_norm": True},
-                          "fairseq", has_bias=True),
+                          _BART_KEYS | {"norm": "pre", "positions": "learned", "decoder_start": "</s>",
+                                        "embedding_norm": True}, "fairseq", has_bias=True),
 }
 _T5_KEYS = {"norm": "pre", "norm_type": "rms", "positions": "relative", "bias": False, "embedding_norm": False,
             "output_bias": False, "tied_decoder_layers": False, "normalize": "softmax", "selection": "soft",
@@ -315,6 +317,8 @@ def config_for(architecture: Architecture, section: TransformerSection, source_v
         "pad_token_id": symbols["pad"], "decoder_start_token_id": symbols["start"],
         "tie_word_embeddings": section.tied_embeddings != "none",
     }
+    if section.embedding_norm:                          # not read by transformers, but by CTranslate2's converter
+        config |= {"normalize_before": True, "normalize_embedding": True, "add_final_layer_norm": True}
     if architecture.vocabulary == "marian":
         config |= {"decoder_vocab_size": target_vocab_size, "forced_eos_token_id": symbols["end"],
                    "share_encoder_decoder_embeddings": section.tied_embeddings == "all"}

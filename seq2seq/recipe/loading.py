@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,8 @@ MAX_RECIPE_BYTES = 4_000_000
 INHERITED_TOKENIZER_KEYS = ("type", "joint", "normalization")
 
 
-def load_recipe(path: str | Path, overrides: Sequence[str] = (), check_files: bool = True, alone: bool = False
-                ) -> Recipe:
+def load_recipe(path: str | Path, overrides: Sequence[str] = (), check_files: bool = True, alone: bool = False,
+                planned: Mapping[Path, Recipe] | None = None) -> Recipe:
     """Load and validate a recipe.
 
     Args:
@@ -39,12 +39,13 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), check_files: bo
             List items are numbered from 0 (`data.train.0.limit=100`). Paths are relative to the working directory.
         check_files: require that all files named in the recipe exist.
         alone: see `parse_recipe`.
+        planned: directories of runs that will exist before this recipe is trained, with their recipes.
     """
-    return parse_recipe(_read_text(Path(path)), path, overrides, check_files, alone)
+    return parse_recipe(_read_text(Path(path)), path, overrides, check_files, alone, planned)
 
 
 def parse_recipe(text: str, where: str | Path, overrides: Sequence[str] = (), check_files: bool = False,
-                 alone: bool = False) -> Recipe:
+                 alone: bool = False, planned: Mapping[Path, Recipe] | None = None) -> Recipe:
     """Parse and validate the text of a recipe, as `load_recipe` does.
 
     Args:
@@ -54,7 +55,7 @@ def parse_recipe(text: str, where: str | Path, overrides: Sequence[str] = (), ch
     """
     if alone:
         return _parse_alone(text, str(where)).with_directory(Path(where).parent)     # relative to the present directory
-    return _parse(text, where, overrides, check_files)
+    return _parse(text, where, overrides, check_files, planned=planned)
 
 
 @lru_cache(maxsize=8)
@@ -64,7 +65,8 @@ def _parse_alone(text: str, where: str) -> Recipe:
     return _parse(text, where, (), check_files=False, alone=True)
 
 
-def _parse(text: str, where: str | Path, overrides: Sequence[str], check_files: bool, alone: bool = False) -> Recipe:
+def _parse(text: str, where: str | Path, overrides: Sequence[str], check_files: bool, alone: bool = False,
+           planned: Mapping[Path, Recipe] | None = None) -> Recipe:
     directory = Path(where).parent
     document = read_yaml(text, str(where))
     if document.value is None:
@@ -83,7 +85,7 @@ def _parse(text: str, where: str | Path, overrides: Sequence[str], check_files: 
             document.diagnostics.append(Diagnostic(setting.location(()), error.args[0]))
     anchored = _anchor_paths_of_overrides(document, [key for key, _ in settings])
     if not alone:
-        _inherit_from_start_model(document, directory)
+        _inherit_from_start_model(document, directory, planned or {})
 
     recipe = None
     try:
@@ -93,7 +95,7 @@ def _parse(text: str, where: str | Path, overrides: Sequence[str], check_files: 
     if recipe is not None and not alone:
         document.diagnostics += _unnamed_texts(recipe, document)
     if check_files:
-        document.diagnostics += _missing_files(document, directory, anchored)
+        document.diagnostics += _missing_files(document, directory, anchored, planned or {})
     if document.diagnostics or recipe is None:
         raise _error(document.diagnostics, overrides)
     return recipe.with_directory(directory)
@@ -227,18 +229,24 @@ def _base_errors(sections: Document) -> Iterator[Diagnostic]:
                                                          "into this file")
 
 
-def _inherit_from_start_model(document: Document, directory: Path) -> None:
+def _inherit_from_start_model(document: Document, directory: Path, planned: Mapping[Path, Recipe]) -> None:
     """Fill in missing keys from the recipe of the model that `start_from` names: all keys of `model`, and
     INHERITED_TOKENIZER_KEYS of `tokenizer`."""
     training = document.value.get("training")
     start = training.get("start_from") if isinstance(training, dict) else None
-    if not isinstance(start, str) or not (path := Path(os.path.normpath(directory / start)) / "recipe.yaml").is_file():
-        return                                                          # `_missing_files` reports a missing model
-    if real_path(path).parent != real_path(path.parent):
-        document.diagnostics.append(document.diagnostic(("training", "start_from"), f"{path} is a link to another "
-                                                        "directory. Copy the file there"))
+    if not isinstance(start, str):
         return
-    other = _read_sections(path)
+    path = Path(os.path.normpath(directory / start)) / "recipe.yaml"
+    if path.is_file():
+        if real_path(path).parent != real_path(path.parent):
+            document.diagnostics.append(document.diagnostic(("training", "start_from"), f"{path} is a link to another "
+                                                            "directory. Copy the file there"))
+            return
+        other = _read_sections(path)
+    elif path.parent in planned:
+        other = read_yaml(planned[path.parent].to_yaml(), str(path))
+    else:
+        return                                                          # `_missing_files` reports a missing model
     if other.diagnostics:
         document.diagnostics += other.diagnostics
         return
@@ -313,15 +321,17 @@ def _unnamed_texts(recipe: Recipe, document: Document) -> Iterator[Diagnostic]:
             yield document.diagnostic(("data", *key), corpus.needed_text)
 
 
-def _missing_files(document: Document, directory: Path, anchored: set[Key]) -> Iterator[Diagnostic]:
-    """Yield an error for each path that does not exist. anchored: keys of the paths that were given by --set."""
+def _missing_files(document: Document, directory: Path, anchored: set[Key], planned: Mapping[Path, Recipe]
+                   ) -> Iterator[Diagnostic]:
+    """Yield an error for each path that does not exist, and will not. anchored: keys of the paths that were given by
+    --set."""
     root = directory
     for key, section, name in _paths(document.value):
         is_directory = name in DIRECTORIES or isinstance(name, int)             # an item of `translated_by`
         path = Path(os.path.normpath((directory if is_directory else root) / section[name]))
         root = path if name == "root" else root
         kind, exists = ("directory", path.is_dir()) if is_directory else ("file", path.is_file())
-        if not exists:
+        if not exists and path not in planned:
             found = f"{path} is not a {kind}" if path.exists() else f"there is no {kind} {path}"
             hint = ". A path given by --set is relative to the working directory" if key in anchored else ""
             yield document.diagnostic(key, found + hint)

@@ -50,7 +50,8 @@ def print_finished(run: Path, recipe: Recipe, state: TrainState, advise: bool) -
                           "train from the beginning, use --restart.")
 
 
-def pop_window_means(state: TrainState, learning_rate: float, waited: float) -> dict[str, float]:
+def pop_window_means(state: TrainState, learning_rate: float, waited: float, memory: int | None
+                     ) -> dict[str, float]:
     """Return the values of a log line, mostly means since the last log line, and reset `state.window`. If all steps
     since the last log line were skipped, return {}.
 
@@ -58,6 +59,7 @@ def pop_window_means(state: TrainState, learning_rate: float, waited: float) -> 
 
     waited: seconds for which the rank that waited longest has waited for other ranks. The main rank may be the one that
         the others wait for.
+    memory: peak memory of the main rank in bytes; None if it is unknown.
     """
     window, state.window = state.window, {}
     for phase in PHASES:
@@ -75,6 +77,7 @@ def pop_window_means(state: TrainState, learning_rate: float, waited: float) -> 
         **{phase: window[phase] / seconds for phase in PHASES},
         "waiting": waited / seconds,
         "seconds": sum(state.seconds.values()),
+        **({} if memory is None else {"peak_memory": memory}),
     }
 
 

@@ -18,7 +18,15 @@ from seq2seq.data.corpus import read_pairs
 from seq2seq.data.epoch_plan import EpochPlan, delete_plans, open_plan, plan_epoch
 from seq2seq.data.preparation import Prepared, known_tags, unique_label
 from seq2seq.data.resampled_epochs import ResampledEpochs
-from seq2seq.devices import choose_floating_point, describe, free_memory, kind, process_memory
+from seq2seq.devices import (
+    choose_floating_point,
+    describe,
+    free_memory,
+    kind,
+    peak_memory,
+    process_memory,
+    reset_peak_memory,
+)
 from seq2seq.evaluation.learning_curves import draw_curves
 from seq2seq.evaluation.scores import to_dict
 from seq2seq.inference.load_model import StoredModel, as_arrays, stored_weights
@@ -94,6 +102,7 @@ class TrainingLoop:
         self._print_summary()
         log = Log(self.run, self.state.step, self.state.logged) if self.group.is_main else NoLog()
         self.clock.pop()                                                        # the preparation
+        reset_peak_memory(str(self.step.device))
         try:
             with self.writer:
                 self._train_to_last_step(log)
@@ -207,7 +216,8 @@ class TrainingLoop:
         """Log the means since the last log line, and return them as text for the progress bar."""
         self._read()
         waited, = self._maximum(round(1e6 * self.state.window["waiting"]))
-        if means := log_lines.pop_window_means(self.state, self._learning_rate(self.state.step), waited / 1e6):
+        memory = peak_memory(str(self.step.device))
+        if means := log_lines.pop_window_means(self.state, self._learning_rate(self.state.step), waited / 1e6, memory):
             log.write("training", self.state.step, means)
         return log_lines.progress_bar_fields(means) if means else []
 

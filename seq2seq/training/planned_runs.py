@@ -1,11 +1,12 @@
-"""Runs of a comparison of recipes: each combination of values with each seed is an ordinary run."""
+"""Runs that one command trains: those of a comparison of recipes, and those of the numbered recipes of a directory."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,6 +58,32 @@ def plan_runs(recipes: Sequence[Path], settings: Sequence[str], seeds: int, dire
                 raise OptionError(f"two of the runs would be in {run}. Give each recipe its own `name`, and each value "
                                   "once.")
             planned.append(PlannedRun(group, recipe, run))
+    return planned
+
+
+def numbered_recipes(directory: Path) -> list[Path]:
+    """Return the recipes in a directory whose names begin with a number, such as 1_baseline.yaml, in the order of
+    these numbers."""
+    found = [(int(match[1]), path) for path in sorted(directory.glob("*.yaml"))
+             if (match := re.match(r"([0-9]+)[_-]", path.name))]
+    if not found:
+        raise UserError(f"{directory} has no numbered recipes, such as 1_baseline.yaml, which are trained one after "
+                        "the other. Name a recipe.")
+    return [path for _, path in sorted(found)]
+
+
+def plan_directory(directory: Path, load: Callable[[Path, Mapping[Path, Recipe]], Recipe]) -> list[PlannedRun]:
+    """Return the runs of the numbered recipes of a directory, in order: that of 1_baseline.yaml is runs/1_baseline in
+    this directory, where later recipes find it. All recipes are read, so that an error comes before the first training.
+
+    load: function of a recipe's path and of the runs before it (see `load_recipe`).
+    """
+    runs: dict[Path, Recipe] = {}
+    planned = []
+    for path in numbered_recipes(directory):
+        run = Path(os.path.normpath(directory / "runs" / path.stem))
+        runs[run] = load(path, dict(runs))
+        planned.append(PlannedRun(path.stem, runs[run], run))
     return planned
 
 

@@ -37,11 +37,13 @@ PRE = {
     "pre-norm, positions and start of fairseq": {"norm": "pre", "positions": "fairseq", "decoder_start": "</s>"},
     "pre-norm, norm of the embedding": {"norm": "pre", "positions": "learned", "embedding_norm": True},
     "pre-norm, learned positions": {"norm": "pre", "positions": "learned", "activation": "gelu"},
+    "parts of T5": {"norm": "pre", "positions": "relative", "norm_type": "rms", "gated": True, "bias": False,
+                    "activation": "gelu_tanh", "head_size": 3, "score": "dot", "tied_embeddings": "inputs"},
     "pre-norm, bilinear, separate": {"norm": "pre", "score": "bilinear", "joint": False, "tied_embeddings": "none"},
 }
 
 
-QUICK = ("ReLU, all tied",)
+QUICK = ("ReLU, all tied", "parts of T5")
 
 
 def each(*kinds):
@@ -55,9 +57,12 @@ def assert_equal_results(parity):
     assert parity.worst_score < 1e-4
 
 
-@each(*POST, *PRE)
+OTHER = {"post-norm, RMS, gate": {"norm_type": "rms", "gated": True, "activation": "silu", "head_size": 5}}
+
+
+@each(*POST, *PRE, *OTHER)
 def test_ctranslate2_gives_the_translations_and_scores_of_the_original(kind, tmp_path):
-    path = make_bundle(tmp_path / "ours", **(POST | PRE)[kind])
+    path = make_bundle(tmp_path / "ours", **(POST | PRE | OTHER)[kind])
     assert_equal_results(ctranslate2.export_model(path, tmp_path / "theirs"))
 
 

@@ -13,7 +13,6 @@ from seq2seq.data.corpus import read_pairs
 from seq2seq.data.preparation import encoded_blocks
 from seq2seq.errors import FormatError
 from seq2seq.inference.load_model import build, read_stored_model
-from seq2seq.interop import ctranslate2
 from seq2seq.interop.huggingface_export import export_model
 from seq2seq.interop.huggingface_import import import_model
 from seq2seq.interop.huggingface_weights import architecture_of, weights_from_huggingface
@@ -271,11 +270,6 @@ def test_an_imported_export_has_the_same_weights(models, exported, tmp_path):
     assert first.tokenizers.source.ids == second.tokenizers.source.ids
     for name, weight in first.weights.items():
         assert np.array_equal(second.weights[name], weight), name
-
-
-def test_an_export_to_ctranslate2_is_refused(models, tmp_path):
-    with pytest.raises(FormatError, match="token of its own language"):
-        ctranslate2.export_model(models[2] / "ours", tmp_path / "theirs")
 
 
 def test_small100_reads_the_token_of_the_target_before_the_source(tmp_path):

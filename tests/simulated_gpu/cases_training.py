@@ -69,7 +69,7 @@ def scores(found):
 def records(run):
     """The log without what depends on the clock."""
     lines = (run / "metrics.jsonl").read_text().splitlines()
-    clock = ("seconds", "tokens_per_second", *PHASES)
+    clock = ("seconds", "peak_memory", "tokens_per_second", *PHASES)
     return [{key: value for key, value in json.loads(line).items() if key not in clock} for line in lines]
 
 

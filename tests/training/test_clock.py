@@ -37,7 +37,7 @@ def test_tokens_per_second_are_those_of_the_wall_clock_with_the_share_of_each_ph
     state = TrainState(step=7, window={
         "computing": 2.0, "waiting": 1.0, "reading": 0.0, "validating": 5.0, "saving": 2.0, "steps": 3, "loss": 10,
         "likelihood": 10, "source_tokens": 400, "target_tokens": 600, "gradient_norm": 3})
-    means = pop_window_means(state, 0.1, waited=3.0)                            # another rank has waited longer
+    means = pop_window_means(state, 0.1, waited=3.0, memory=7)                  # another rank has waited longer
     assert means["tokens_per_second"] == 100 and means["seconds"] == 10
     assert [means[phase] for phase in PHASES] == [0.2, 0.3, 0.0, 0.5, 0.2]
     assert "in 0.2 minutes (waiting 10 %, validating 50 %, saving 20 %)" in state.summary()

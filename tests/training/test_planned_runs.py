@@ -73,3 +73,50 @@ def test_runs_of_a_seed_are_trained_for_all_recipes_before_the_next_seed(directo
     assert all(one.recipe.model.norm == "pre" for one in planned)
     with pytest.raises(UserError, match="its own `name`"):
         plan_runs(["recipe.yaml", "recipe.yaml"], [], 1, None)
+
+
+CONTINUED = """
+name: continued
+languages: {source: en, target: de}
+data: {train: [{source: train.en, target: train.de}], valid: {source: valid.en, target: valid.de}}
+training: {start_from: runs/1_first, max_steps: 4, validate_every: 4, batch_tokens: 64, precision: fp32}
+"""
+
+
+def test_the_numbered_recipes_of_a_directory_are_trained_in_order_and_resumed(directory, monkeypatch):
+    (directory / "road").mkdir()
+    write_corpus(directory / "road")
+    (directory / "road/1_first.yaml").write_text(RECIPE)
+    (directory / "road/10_last.yaml").write_text(CONTINUED.replace("1_first", "9_next"))
+    (directory / "road/9_next.yaml").write_text(CONTINUED)
+    interrupting(monkeypatch, 3, press_ctrl_c)
+    command = ["train", "road", *SETTINGS, "--threads", "1"]
+    assert run_command(*command).code == 130
+    assert [path.name for path in (directory / "road/runs").iterdir()] == ["1_first"]
+    assert run_command(*command).code == 0
+    weights = [final_weights(directory / "road/runs" / name) for name in ("1_first", "9_next", "10_last")]
+    assert not same(weights[0], weights[1]) and not same(weights[1], weights[2])
+    recipe = load_recipe(directory / "road/10_last.yaml", [*FOUR_STEPS, "training.threads=1"])
+    train(recipe, directory / "alone")
+    assert same(final_weights(directory / "alone"), weights[2])
+
+
+def test_an_error_in_the_last_recipe_of_a_directory_comes_before_the_first_training(directory):
+    (directory / "road").mkdir()
+    write_corpus(directory / "road")
+    (directory / "road/1_first.yaml").write_text(RECIPE)
+    for fault, reason in (("start_from: runs/2_first", "there is no directory"), ("max_stps: 4", "unknown key")):
+        text = CONTINUED.replace(*("start_from: runs/1_first", fault) if "start" in fault else ("max_steps: 4", fault))
+        (directory / "road/2_next.yaml").write_text(text)
+        found = run_command("train", "road", *SETTINGS)
+        assert found.code == 2 and reason in found.err and "2_next.yaml" in found.err
+    assert not (directory / "road/runs").exists()
+
+
+def test_a_directory_without_numbered_recipes_cannot_be_trained(directory):
+    (directory / "empty").mkdir()
+    for command in ("train", "check"):
+        found = run_command(command, "empty")
+        assert found.code == 2 and "no numbered recipes" in found.err
+    (directory / "empty/1_a.yaml").write_text(RECIPE)
+    assert "no effect" in run_command("train", "empty", "--run-dir", "x").err
