@@ -13,7 +13,7 @@ import torch
 from command_files import run_command
 from toy import copy_finished_run
 
-from benchmarks import attacks, cleaning, decoding, documents, learning, starting, training
+from benchmarks import attacks, cleaning, decoding, documents, learning, pretrained, starting, training
 from benchmarks.__main__ import benchmark_recipe, main
 from benchmarks.measuring import SystemProcess, by_name, environment, measure_in_rounds, peak_memory
 from seq2seq.errors import RecipeError, UserError
@@ -313,6 +313,16 @@ def test_the_cleaning_benchmark_needs_labelled_pairs(tmp_path, monkeypatch, caps
             assert code == 0
         captured = capsys.readouterr()
         assert message in captured.out + captured.err
+
+
+def test_the_benchmark_of_pretrained_models_compares_engines_and_searches(monkeypatch, capsys):
+    small = {"d_model": 16, "feed_forward": 16, "encoder_layers": 1, "decoder_layers": 1}
+    for name, value in {"T5": pretrained.T5.model_copy(update=small), "M2M": pretrained.M2M.model_copy(update=small),
+                        "VOCAB_SIZE": 50, "LENGTH": 3, "ROUNDS": 1}.items():
+        monkeypatch.setattr(pretrained, name, value)
+    assert pretrained.main() == 0
+    table = capsys.readouterr().out
+    assert table.count("| int8 1.00, fp32 ") == 4 and table.count("| whole 1.00, step by step ") == 4
 
 
 @pytest.mark.slow

@@ -19,9 +19,25 @@ import numpy as np
 
 from seq2seq.devices import num_threads
 from seq2seq.errors import CheckpointError, OptionError
-from seq2seq.inference.kernel_library import ACTIVATIONS, KEY_PADDING, Functions, Layer, Linear, Norm, Stack
+from seq2seq.inference.kernel_library import (
+    ACTIVATIONS,
+    KEY_PADDING,
+    Functions,
+    Layer,
+    Linear,
+    Norm,
+    Relative,
+    Stack,
+)
 from seq2seq.inference.shortlist import Shortlist
-from seq2seq.inference.transformer_weights import POSITION_TABLES, differences, expected_shapes, scaled_dot_query
+from seq2seq.inference.transformer_weights import (
+    POSITION_TABLES,
+    differences,
+    expected_shapes,
+    head_size,
+    relative_bias,
+    scaled_dot_query,
+)
 from seq2seq.recipe import TransformerSection
 from seq2seq.recipe.decoding_section import DEFAULT_BATCH_TOKENS
 from seq2seq.search.beam import WholeSearch
@@ -37,8 +53,8 @@ if TYPE_CHECKING:
 # Number of decoding steps for which a new KV cache has free rows. When too few rows are free for a step, the rows in
 # use are copied to a new cache.
 GROWTH_STEPS = 16
-# Epsilon of all layer norms, as in model/transformer.py.
-EPSILON = 1e-5
+# Epsilon of the norms, as in model/layers.py.
+EPSILON = {"layer": 1e-5, "rms": 1e-6}
 # Alignment of packed weights in bytes: a cache line, and the longest vector.
 ALIGNMENT = 64
 
@@ -47,7 +63,8 @@ ALIGNMENT = 64
 class _Cache:
     """KV cache of all layers.
 
-    keys_values: (layers, capacity, 2 * d_model), of `Functions.stored_dtype`; `capacity` is the number of cache rows.
+    keys_values: (layers, capacity, 2 * features), of `Functions.stored_dtype`; `capacity` is the number of cache rows,
+        and `features` is heads * head size.
     used: number of cache rows that decoding states have reserved so far.
     """
 
@@ -64,8 +81,8 @@ class Memory:
     """Keys and values of cross-attention of a batch.
 
     keys_values: of `Functions.stored_dtype`. Each decoder layer takes `stride` elements; padding follows the last
-        layer. Each layer contains the keys of the first sentence, (d_model, tokens), then the values of this sentence,
-        (tokens, d_model), then the keys of the second sentence, and so on.
+        layer. Each layer contains the keys of the first sentence, (features, tokens), then the values of this
+        sentence, (tokens, features), then the keys of the second sentence, and so on.
     longest: number of tokens of the longest sentence. keep_attention: see `interface.Stepwise.start`.
     """
 
@@ -150,7 +167,7 @@ class NativeEngine:
         self.precision = functions.precision
         self.max_positions, self.cross_layers = section.max_positions, section.decoder_layers
         self.batch_tokens = DEFAULT_BATCH_TOKENS
-        self.vocab_size, self.d_model = sizes[1], section.d_model
+        self.vocab_size, self.features = sizes[1], section.num_heads * head_size(section)
         self.start_id = SYMBOLS[section.decoder_start]
         self._kept: list[Any] = []                                              # arrays whose addresses kernels use
         self._weights = weights                                                 # until the end of the constructor
@@ -185,7 +202,7 @@ class NativeEngine:
         spans = np.stack((offsets[:-1], np.diff(offsets)))
         longest = int(spans[1].max(initial=0))
         self._check_length(longest)
-        layers, features, sentences = self.cross_layers, 2 * self.d_model, len(offsets) - 1
+        layers, features, sentences = self.cross_layers, 2 * self.features, len(offsets) - 1
         stride = len(source) * features
         keys_values = np.empty(layers * stride + KEY_PADDING, self.functions.stored_dtype)
         self.functions.encode(self.encoder, _address(source), _address(offsets), sentences, _address(keys_values),
@@ -211,9 +228,8 @@ class NativeEngine:
         return NativeScores(logits, self.functions), after
 
     @property
-    def whole_search(self) -> WholeSearch | None:
-        # The kernel `search` begins with `<s>`.
-        return self._whole_search if self.start_id == START_ID else None
+    def whole_search(self) -> WholeSearch:
+        return self._whole_search
 
     def _whole_search(self, source: np.ndarray, source_offsets: np.ndarray, max_lengths: Sequence[int],
                      options: SearchOptions) -> list[list[Hypothesis]]:
@@ -232,7 +248,8 @@ class NativeEngine:
             self.decoder, memory.address, memory.stride, _address(state.spans[0]), _address(state.spans[1]),
             _address(limits), sentences, options.beam_size, options.finished_per_group, _address(banned), len(banned),
             max_finished, longest, _address(finished), _address(totals), _address(lengths), _address(tokens),
-            *self._shortlist_arguments(source, options), num_threads())
+            *self._shortlist_arguments(source, options), self.start_id,
+            -1 if options.first_id is None else options.first_id, num_threads())
         return [[Hypothesis(tokens[sentence, index, : lengths[sentence, index]].tolist(),
                             float(totals[sentence, index]))
                  for index in range(finished[sentence])] for sentence in range(sentences)]
@@ -290,10 +307,17 @@ class NativeEngine:
         scale = math.sqrt(section.d_model) if section.scale_embedding else 1.0
         tokens = "source" if side == "encoder" else "target"
         embedding_norm = self._norm(f"{tokens}_embedding_norm") if section.embedding_norm else Norm()
-        return Stack((Layer * number)(*layers), number, section.d_model, section.num_heads, section.feed_forward,
-                     pre_norm, ACTIVATIONS.index(section.activation), first, (Linear * len(last))(*last), len(last),
-                     _address(embedding), _address(positions), scale,
-                     -1 if section.window is None else section.window, embedding_norm)
+        return Stack((Layer * number)(*layers), number, section.d_model, section.num_heads, head_size(section),
+                     section.feed_forward, section.gated, pre_norm, ACTIVATIONS.index(section.activation), first,
+                     (Linear * len(last))(*last), len(last), _address(embedding), _address(positions), scale,
+                     -1 if section.window is None else section.window, embedding_norm, self._relative(tokens))
+
+    def _relative(self, tokens: str) -> Relative:
+        """Return the relative positions of the side with these tokens, "source" or "target"."""
+        if self.section.positions != "relative":
+            return Relative()
+        bias = relative_bias(self._fp32(f"{tokens}_relative.weight"), tokens == "target", self.max_positions)
+        return Relative(self._keep_copy(bias) + (self.max_positions - 1) * bias.itemsize, bias.shape[1])
 
     def _linears(self, layer: str) -> list[Linear]:
         cross = f"{layer}.cross_attention"
@@ -302,19 +326,35 @@ class NativeEngine:
                 self._linear(f"{layer}.self_attention.output"),
                 self._query(cross, "query") if is_decoder else Linear(),
                 self._linear(f"{cross}.output") if is_decoder else Linear(),
-                self._linear(f"{layer}.feed_forward.inner"), self._linear(f"{layer}.feed_forward.outer")]
+                self._inner(f"{layer}.feed_forward"), self._linear(f"{layer}.feed_forward.outer")]
 
     def _query(self, attention: str, name: str) -> Linear:
         bilinear = f"{attention}.weighing.weight"
         return self._packed(*scaled_dot_query(
-            self.section, self._fp32(f"{attention}.{name}.weight"), self._fp32(f"{attention}.{name}.bias"),
+            self.section, *self._weight_and_bias(f"{attention}.{name}"),
             self._fp32(bilinear) if bilinear in self._weights else None))
 
     def _norm(self, name: str) -> Norm:
-        return Norm(self._keep_copy(self._fp32(f"{name}.weight")), self._keep_copy(self._fp32(f"{name}.bias")), EPSILON)
+        gain, shift = self._weight_and_bias(name)
+        return Norm(self._keep_copy(gain), None if shift is None else self._keep_copy(shift),
+                    EPSILON[self.section.norm_type])
 
     def _linear(self, name: str) -> Linear:
-        return self._packed(self._fp32(f"{name}.weight"), self._fp32(f"{name}.bias"))
+        return self._packed(*self._weight_and_bias(name))
+
+    def _inner(self, feed_forward: str) -> Linear:
+        """Return the first linear layer of a feed-forward sublayer, behind its gate if it is gated."""
+        weight, bias = self._weight_and_bias(f"{feed_forward}.inner")
+        if self.section.gated:
+            gate, gate_bias = self._weight_and_bias(f"{feed_forward}.gate")
+            weight = np.concatenate([gate, weight])
+            bias = None if bias is None or gate_bias is None else np.concatenate([gate_bias, bias])
+        return self._packed(weight, bias)
+
+    def _weight_and_bias(self, name: str) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the weight of a layer, and its bias if it has one."""
+        bias = f"{name}.bias"
+        return self._fp32(f"{name}.weight"), self._fp32(bias) if bias in self._weights else None
 
     def _packed(self, weight: np.ndarray, bias: np.ndarray | None) -> Linear:
         """Arrange a weight matrix, (outputs, inputs), as the kernels read it. In int8, quantise it."""

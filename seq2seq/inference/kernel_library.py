@@ -113,7 +113,7 @@ def processor_flags() -> set[str]:
 
 POINTER, SIZE = ctypes.c_void_p, ctypes.c_ssize_t
 # Names in the order of the enumeration `Activation` in kernels.cpp.
-ACTIVATIONS = ("relu", "gelu", "silu")
+ACTIVATIONS = ("relu", "gelu", "silu", "gelu_tanh")
 # Number of outputs in a panel of weights, as in kernels.cpp, where the layout is described.
 PANEL = 64
 # Log-probability of an impossible continuation, as in kernels.cpp.
@@ -124,7 +124,8 @@ KEY_PADDING = 16
 
 
 class Norm(ctypes.Structure):
-    """Layer norm over the last dimension: (x - mean) / sqrt(variance + epsilon) * gain + shift."""
+    """Layer norm over the last dimension: (x - mean) / sqrt(variance + epsilon) * gain + shift. Without a shift, the
+    root-mean-square norm: x / sqrt(mean of x^2 + epsilon) * gain."""
 
     _fields_ = (("gain", POINTER), ("shift", POINTER), ("epsilon", ctypes.c_float))
 
@@ -139,11 +140,22 @@ class Linear(ctypes.Structure):
 class Layer(ctypes.Structure):
     """Layer of the encoder or decoder.
 
-    norms: the norm after each residual sum. The other fields are linear layers.
+    norms: the norm after each residual sum. The other fields are linear layers. In a gated feed-forward sublayer, the
+    first half of the outputs of `inner` are the gates.
     """
 
     _fields_ = (("query_key_value", Linear), ("output", Linear), ("query", Linear), ("source_output", Linear),
                 ("inner", Linear), ("outer", Linear), ("norms", Norm * 3))
+
+
+class Relative(ctypes.Structure):
+    """Bias of the scores of self-attention by distance, the position of the key minus that of the query.
+
+    here: bias of the first head at distance 0; null: there is no bias. stride: number of distances of a head. The heads
+    follow one another.
+    """
+
+    _fields_ = (("here", POINTER), ("stride", SIZE))
 
 
 class Stack(ctypes.Structure):
@@ -156,9 +168,10 @@ class Stack(ctypes.Structure):
     """
 
     _fields_ = (("layers", ctypes.POINTER(Layer)), ("number_of_layers", SIZE), ("d_model", SIZE), ("heads", SIZE),
-                ("feed_forward", SIZE), ("pre_norm", SIZE), ("activation", SIZE), ("first", Norm),
-                ("last", ctypes.POINTER(Linear)), ("number_of_last", SIZE), ("embedding", POINTER),
-                ("positions", POINTER), ("embedding_scale", ctypes.c_float), ("window", SIZE), ("embedding_norm", Norm))
+                ("head_size", SIZE), ("feed_forward", SIZE), ("gated", SIZE), ("pre_norm", SIZE), ("activation", SIZE),
+                ("first", Norm), ("last", ctypes.POINTER(Linear)), ("number_of_last", SIZE), ("embedding", POINTER),
+                ("positions", POINTER), ("embedding_scale", ctypes.c_float), ("window", SIZE), ("embedding_norm", Norm),
+                ("relative", Relative))
 
 
 class Functions:
@@ -199,7 +212,7 @@ class Functions:
         self.cross_attention = typed(loaded.cross_attention, stack, POINTER, POINTER, SIZE, POINTER, SIZE, POINTER,
                                      SIZE, POINTER, POINTER, threads)
         self.search = typed(loaded.search, stack, POINTER, SIZE, *(POINTER,) * 3, *(SIZE,) * 3, POINTER, *(SIZE,) * 3,
-                            *(POINTER,) * 7, SIZE, threads)
+                            *(POINTER,) * 7, SIZE, *(ctypes.c_int64,) * 2, threads)
         self.topk = typed(loaded.topk, POINTER, POINTER, *(SIZE,) * 3, POINTER, SIZE, POINTER, ctypes.c_bool,
                           *(POINTER,) * 3, SIZE, threads)
         self.log_sum_exp = typed(loaded.log_sum_exp, POINTER, POINTER, SIZE, SIZE, threads)

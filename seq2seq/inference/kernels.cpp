@@ -40,6 +40,7 @@ typedef std::ptrdiff_t Size;
 
 // Python fills these structures field by field (kernel_library.py).
 
+// Layer norm; without a shift, the root-mean-square norm, which subtracts no mean.
 struct Norm {
     const float *gain, *shift;
     float epsilon;
@@ -63,20 +64,35 @@ struct Linear {
 };
 
 // Layer of the encoder or the decoder. norms: the norm after each residual sum. Encoder layers do not use `query`,
-// `source_output` or the second norm.
+// `source_output` or the second norm. If the feed-forward sublayer is gated, the first outputs of `inner` are gates.
 struct Layer {
     Linear query_key_value, output, query, source_output, inner, outer;
     Norm norms[3];
 };
 
-// Encoder or decoder. first: norm before the first sublayer of a pre-norm model. last: linear layers that follow
-// `layers`: in an encoder, the projections to keys and values of cross-attention, one for each decoder layer; in a
-// decoder, the output layer. The input of the first layer is embedding_scale * embedding of the token + encoding of its
-// position, normalised if embedding_norm has a gain. window: maximum distance between a query and its keys in
-// self-attention; negative: no limit.
+// Bias of the scores of self-attention by distance, the position of the key minus that of the query. here: bias of the
+// first head at distance 0; null: there is no bias. stride: number of distances of a head. The heads follow one another.
+struct Relative {
+    const float* here;
+    Size stride;
+
+    // Adds the bias to the scores of a query and successive keys. distance: of the first of these keys.
+    void add(float* scores, Size head, Size distance, Size keys) const {
+        if (!here) return;
+        const float* bias = here + head * stride + distance;
+        for (Size n = 0; n < keys; ++n) scores[n] += bias[n];
+    }
+};
+
+// Encoder or decoder. feed_forward: number of hidden units of the feed-forward sublayers; if `gated`, they are multiplied
+// by as many gates. first: norm before the first sublayer of a pre-norm model. last: linear layers that follow `layers`:
+// in an encoder, the projections to keys and values of cross-attention, one for each decoder layer; in a decoder, the
+// output layer. The input of the first layer is embedding_scale * embedding of the token + encoding of its position,
+// normalised if embedding_norm has a gain. window: maximum distance between a query and its keys in self-attention;
+// negative: no limit.
 struct Stack {
     const Layer* layers;
-    Size number_of_layers, d_model, heads, feed_forward, pre_norm, activation;
+    Size number_of_layers, d_model, heads, head_size, feed_forward, gated, pre_norm, activation;
     Norm first;
     const Linear* last;
     Size number_of_last;
@@ -84,9 +100,10 @@ struct Stack {
     float embedding_scale;
     Size window;
     Norm embedding_norm;
+    Relative relative;
 };
 
-enum Activation { RELU, GELU, SILU };
+enum Activation { RELU, GELU, SILU, GELU_TANH };
 
 // Up to this number of rows, a single thread does all the work, because waking other threads would take longer.
 constexpr Size MAX_SERIAL_ROWS = 32;
@@ -99,8 +116,9 @@ constexpr float LOG_ZERO = -1e38f;
 // ties to even. Unlike rounding, addition and subtraction are vector instructions on every processor.
 constexpr float ROUNDER = 12582912.0f;
 constexpr float SQRT_HALF = 0.70710678f;                                        // 1 / sqrt(2), for GELU
-// Ids of `</s>` and of the start symbol, as in tokenizers/vocabulary.py.
-constexpr int64_t END = 2, START = 1;
+constexpr float TWICE_ROOT_2_BY_PI = 1.59576912f;                               // for the approximation of GELU
+// Id of `</s>`, as in tokenizers/vocabulary.py.
+constexpr int64_t END = 2;
 
 // Returns an uninitialised array.
 template <class T>
@@ -241,18 +259,22 @@ inline uint32_t above(Wide numbers, float limit) {
 #endif
 }
 
-// sum = hidden + output; normed = layer norm of `sum`. `sum` may be the same array as `hidden`.
+// sum = hidden + output; normed = norm of `sum`. `sum` may be the same array as `hidden`.
 void add_and_norm(const float* hidden, const float* output, const Norm& norm, float* sum, float* normed, Size rows,
                   Size size) {
     for (Size row = 0; row < rows; ++row) {
         const float *before = hidden + row * size, *added = output + row * size;
         float *total = sum + row * size, *result = normed + row * size;
         for (Size i = 0; i < size; ++i) total[i] = before[i] + added[i];
-        const float mean = sum_of_terms(total, size, 0, [](Wide number) { return number; }) / size;
+        const float mean =
+            norm.shift ? sum_of_terms(total, size, 0, [](Wide number) { return number; }) / size : 0;
         const float variance =
             sum_of_terms(total, size, mean, [=](Wide number) { return (number - mean) * (number - mean); });
         const float scale = 1 / std::sqrt(variance / size + norm.epsilon);
-        for (Size i = 0; i < size; ++i) result[i] = (total[i] - mean) * scale * norm.gain[i] + norm.shift[i];
+        if (norm.shift)
+            for (Size i = 0; i < size; ++i) result[i] = (total[i] - mean) * scale * norm.gain[i] + norm.shift[i];
+        else
+            for (Size i = 0; i < size; ++i) result[i] = total[i] * scale * norm.gain[i];
     }
 }
 
@@ -393,10 +415,11 @@ inline void weigh(const float* terms, Size filled, const float* scale, Size keys
 }
 
 // Computes attention of ROWS rows over the same source sentence. block: keys and values in the layout of
-// `transpose_keys`. terms: buffer for ROWS rows of scores, each padded to whole vectors.
+// `transpose_keys`. terms: buffer for ROWS rows of scores, each padded to whole vectors. relative: bias of the scores.
+// position: of the first row, for this bias; the others follow it.
 template <Size ROWS>
 void attend_together(const float* query, Size query_stride, const Stored* block, Size count, float* result,
-                     Size heads, Size size, float* terms) {
+                     Size heads, Size size, float* terms, const Relative& relative, Size position) {
     const Size features = heads * size, filled = (count + WIDTH - 1) / WIDTH * WIDTH;
     const float factor = 1 / std::sqrt(float(size));
     for (Size head = 0; head < heads; ++head) {
@@ -432,7 +455,10 @@ void attend_together(const float* query, Size query_stride, const Stored* block,
             }
         }
         float scale[ROWS];
-        for (Size row = 0; row < ROWS; ++row) scale[row] = softmax_terms(terms + row * filled, count);
+        for (Size row = 0; row < ROWS; ++row) {
+            relative.add(terms + row * filled, head, -(position + row), count);
+            scale[row] = softmax_terms(terms + row * filled, count);
+        }
         const Stored* values = block + count * features + head * size;
         weigh<ROWS>(terms, filled, scale, count, [=](Size n) { return values + n * features; }, size,
                     result + head * size, features);
@@ -441,8 +467,10 @@ void attend_together(const float* query, Size query_stride, const Stored* block,
 
 // Computes attention of each row over its source sentence. The sentence has count[row] tokens in `memory`, beginning at
 // token first[row]. Successive rows of the same sentence are computed together, which does not change their results.
+// relative: bias of the scores, if the rows are the tokens in `memory`.
 void attend_sources(const float* query, Size query_stride, const Stored* memory, const int32_t* first,
-                    const int32_t* count, float* result, Size rows, Size heads, Size size) {
+                    const int32_t* count, float* result, Size rows, Size heads, Size size,
+                    const Relative& relative = {}) {
     static constexpr decltype(&attend_together<1>) of_rows[] = {
         attend_together<1>, attend_together<2>, attend_together<3>, attend_together<4>,
 #if defined(__AVX512F__)
@@ -458,14 +486,16 @@ void attend_sources(const float* query, Size query_stride, const Stored* memory,
             ++together;
         terms.resize(QUERY_BLOCK * (count[row] + WIDTH));
         of_rows[together - 1](query + row * query_stride, query_stride, memory + first[row] * 2 * features, count[row],
-                              result + row * features, heads, size, terms.data());
+                              result + row * features, heads, size, terms.data(), relative, row - first[row]);
     }
 }
 
 // Computes attention of each row over its own past: length[row] cache rows. The indices of these cache rows begin at
-// past + row * past_stride. A cache row contains the keys of all heads, then the values.
+// past + row * past_stride. A cache row contains the keys of all heads, then the values. relative: bias of the scores.
+// after: number of keys of a row that are after its own position.
 void attend_own(const float* query, Size query_stride, const Stored* cache, const int32_t* past, Size past_stride,
-                const int32_t* length, float* result, Size rows, Size heads, Size size) {
+                const int32_t* length, float* result, Size rows, Size heads, Size size, const Relative& relative = {},
+                Size after = 0) {
     const Size features = heads * size, whole = size / WIDTH * WIDTH;
     const float factor = 1 / std::sqrt(float(size));
     std::vector<float> terms;
@@ -488,6 +518,7 @@ void attend_own(const float* query, Size query_stride, const Stored* cache, cons
         }
         for (Size head = 0; head < heads; ++head) {
             float* own = terms.data() + head * filled;
+            relative.add(own, head, after - (keys - 1), keys);
             const float scale = softmax_terms(own, keys);
             const Size column = features + head * size;
             weigh<1>(own, filled, &scale, keys, [&](Size n) { return cached_keys[n] + column; }, size,
@@ -1093,33 +1124,40 @@ struct Levels {
 
 #endif
 
-// Applies an activation other than ReLU, which `Levels` applies.
+// Applies an activation. Without a gate, `Levels` applies ReLU.
 void activate(float* numbers, Size count, Size activation) {
-    if (activation == GELU)
+    if (activation == RELU)
+        for (Size i = 0; i < count; ++i) numbers[i] = std::max(numbers[i], 0.0f);
+    else if (activation == GELU)
         for (Size i = 0; i < count; ++i) numbers[i] *= 0.5f * (1 + std::erf(numbers[i] * SQRT_HALF));
     else
         for (Size i = 0; i < count; i += WIDTH) {
             const Size some = std::min(WIDTH, count - i);
-            const Wide x = load_some(numbers + i, some, 0), result = x / (1.0f + exponential(-x));
+            const Wide x = load_some(numbers + i, some, 0);
+            // 1 + tanh(y) = 2 / (1 + exp(-2 y))
+            const Wide exponent = activation == SILU ? x : TWICE_ROOT_2_BY_PI * (x + 0.044715f * x * x * x);
+            const Wide result = x / (1.0f + exponential(-exponent));
             for (Size lane = 0; lane < some; ++lane) numbers[i + lane] = result[lane];
         }
 }
 
 // Activations of rows in a stack. hidden: sum of the residual connections. sublayer_input, output: input and output of
-// a sublayer. projected: result of the first linear layer of a sublayer. attended: result of attention.
+// a sublayer. projected: result of the first linear layer of a sublayer. attended: result of attention, with `features`
+// numbers for each row.
 struct Activations {
     const Stack& stack;
-    const Size d_model, head_size;
+    const Size d_model, features, head_size;
     Size rows;                                                                  // at most the constructor's `rows`
     const std::unique_ptr<float[]> hidden, sublayer_input, output, projected, attended;
     Levels levels;
 
     Activations(const Stack& stack, Size rows)
-        : stack(stack), d_model(stack.d_model), head_size(d_model / stack.heads), rows(rows),
-          hidden(allocate<float>(rows * d_model)), sublayer_input(allocate<float>(rows * d_model)),
+        : stack(stack), d_model(stack.d_model), features(stack.heads * stack.head_size), head_size(stack.head_size),
+          rows(rows), hidden(allocate<float>(rows * d_model)), sublayer_input(allocate<float>(rows * d_model)),
           output(allocate<float>(rows * d_model)),
-          projected(allocate<float>(rows * std::max(3 * d_model, stack.feed_forward))),
-          attended(allocate<float>(rows * d_model)), levels(rows, std::max(d_model, stack.feed_forward)) {}
+          projected(allocate<float>(rows * std::max(3 * features, (1 + stack.gated) * stack.feed_forward))),
+          attended(allocate<float>(rows * features)),
+          levels(rows, std::max({d_model, features, stack.feed_forward})) {}
 
     void embed(Size row, int64_t token, Size position) {
         const float *embedded = stack.embedding + token * d_model, *encoding = stack.positions + position * d_model;
@@ -1154,9 +1192,22 @@ struct Activations {
         finish_sublayer(norm);
     }
 
+    // Multiplies the hidden units in `projected` by their activated gates, which precede them in each row.
+    void apply_gates() {
+        const Size units = stack.feed_forward;
+        for (Size row = 0; row < rows; ++row) {
+            float *gates = projected.get() + row * 2 * units, *result = projected.get() + row * units;
+            activate(gates, units, stack.activation);
+            for (Size i = 0; i < units; ++i) result[i] = gates[i] * gates[units + i];
+        }
+    }
+
     void feed_forward(const Layer& layer) {
         project(layer.inner);
-        if (stack.activation == RELU) {
+        if (stack.gated) {
+            apply_gates();
+            multiply(layer.outer, projected.get(), output.get());
+        } else if (stack.activation == RELU) {
             levels.quantise_relu(projected.get(), rows, stack.feed_forward);
             levels.multiply(layer.outer, 0, d_model, output.get(), d_model, rows);
         } else {
@@ -1171,28 +1222,28 @@ struct Activations {
 // last window + 1 of its cache rows.
 void attend_recent(const Activations& rows, const Stored* cache, const int32_t* past, Size past_stride,
                    const int32_t* length) {
-    const Size d_model = rows.d_model, heads = rows.stack.heads, window = rows.stack.window;
+    const Size features = rows.features, heads = rows.stack.heads, window = rows.stack.window;
     if (window < 0) {
-        attend_own(rows.projected.get(), 3 * d_model, cache, past, past_stride, length, rows.attended.get(), rows.rows,
-                   heads, rows.head_size);
+        attend_own(rows.projected.get(), 3 * features, cache, past, past_stride, length, rows.attended.get(), rows.rows,
+                   heads, rows.head_size, rows.stack.relative);
         return;
     }
     for (Size row = 0; row < rows.rows; ++row) {
         const int32_t keys = int32_t(std::min<Size>(length[row], window + 1));
-        attend_own(rows.projected.get() + row * 3 * d_model, 3 * d_model, cache,
+        attend_own(rows.projected.get() + row * 3 * features, 3 * features, cache,
                    past + row * past_stride + length[row] - keys, past_stride, &keys,
-                   rows.attended.get() + row * d_model, 1, heads, rows.head_size);
+                   rows.attended.get() + row * features, 1, heads, rows.head_size, rows.stack.relative);
     }
 }
 
 // Encodes a block of whole sentences: sentences `begin` (included) to `end` (excluded). Writes keys and values of
-// cross-attention for each decoder layer, (layers, all tokens, 2 * d_model), in the layout of `transpose_keys`; layers
+// cross-attention for each decoder layer, (layers, all tokens, 2 * features), in the layout of `transpose_keys`; layers
 // are memory_stride elements apart. offsets: index of the first token of each sentence, then the number of tokens.
 void encode(const Stack& encoder, const int64_t* tokens, const int32_t* offsets, Stored* memory, Size memory_stride,
             Size begin, Size end) {
     const Size first_token = offsets[begin], number_of_tokens = offsets[end] - first_token, window = encoder.window;
     Activations rows(encoder, number_of_tokens);
-    const Size d_model = rows.d_model;
+    const Size features = rows.features;
     std::vector<int32_t> first(number_of_tokens), count(number_of_tokens), every(window < 0 ? 0 : number_of_tokens);
     for (Size sentence = begin, row = 0; sentence < end; ++sentence)
         for (Size token = offsets[sentence]; token < offsets[sentence + 1]; ++token, ++row) {
@@ -1203,28 +1254,29 @@ void encode(const Stack& encoder, const int64_t* tokens, const int32_t* offsets,
     rows.begin();
     const auto transpose_all_keys = [&](const float* keys_values, Size stride, Stored* blocks) {
         for (Size token = 0; token < number_of_tokens; token += count[token])
-            transpose_keys(keys_values + token * stride, stride, blocks + token * 2 * d_model, count[token], d_model);
+            transpose_keys(keys_values + token * stride, stride, blocks + token * 2 * features, count[token], features);
     };
     for (Size token = 0; token < Size(every.size()); ++token) every[token] = int32_t(token);
-    const auto own = allocate<Stored>(number_of_tokens * 2 * d_model + WIDTH);
+    const auto own = allocate<Stored>(number_of_tokens * 2 * features + WIDTH);
     const auto attend_to_window = [&](const float* projected) {
         for (Size token = 0; token < number_of_tokens; ++token)
-            convert_to_stored(projected + (3 * token + 1) * d_model, &own[token * 2 * d_model], 2 * d_model);
+            convert_to_stored(projected + (3 * token + 1) * features, &own[token * 2 * features], 2 * features);
         for (Size token = 0; token < number_of_tokens; ++token) {
             const Size from = std::max<Size>(first[token], token - window),
                        to = std::min<Size>(first[token] + count[token], token + window + 1);
             const int32_t keys = int32_t(to - from);
-            attend_own(projected + 3 * token * d_model, 3 * d_model, own.get(), &every[from], 0, &keys,
-                       &rows.attended[token * d_model], 1, encoder.heads, rows.head_size);
+            attend_own(projected + 3 * token * features, 3 * features, own.get(), &every[from], 0, &keys,
+                       &rows.attended[token * features], 1, encoder.heads, rows.head_size, encoder.relative,
+                       to - 1 - token);
         }
     };
     for (Size number = 0; number < encoder.number_of_layers; ++number) {
         const Layer& layer = encoder.layers[number];
         rows.project(layer.query_key_value);
         if (window < 0) {
-            transpose_all_keys(rows.projected.get() + d_model, 3 * d_model, own.get());
-            attend_sources(rows.projected.get(), 3 * d_model, own.get(), first.data(), count.data(),
-                           rows.attended.get(), number_of_tokens, encoder.heads, rows.head_size);
+            transpose_all_keys(rows.projected.get() + features, 3 * features, own.get());
+            attend_sources(rows.projected.get(), 3 * features, own.get(), first.data(), count.data(),
+                           rows.attended.get(), number_of_tokens, encoder.heads, rows.head_size, encoder.relative);
         } else {
             attend_to_window(rows.projected.get());
         }
@@ -1233,8 +1285,8 @@ void encode(const Stack& encoder, const int64_t* tokens, const int32_t* offsets,
     }
     for (Size number = 0; number < encoder.number_of_last; ++number) {
         rows.project(encoder.last[number]);
-        transpose_all_keys(rows.projected.get(), 2 * d_model,
-                           memory + number * memory_stride + first_token * 2 * d_model);
+        transpose_all_keys(rows.projected.get(), 2 * features,
+                           memory + number * memory_stride + first_token * 2 * features);
     }
 }
 
@@ -1263,7 +1315,7 @@ struct StepInput {
 template <class EndsAt>
 void step(Activations& rows, const StepInput& input, Size begin, EndsAt ends_at) {
     const Stack& decoder = rows.stack;
-    const Size d_model = rows.d_model;
+    const Size features = rows.features;
     const int32_t *past = input.past + begin * input.past_stride, *length = input.length + begin;
     for (Size row = 0; row < rows.rows; ++row) rows.embed(row, input.tokens[begin + row], length[row] - 1);
     rows.begin();
@@ -1272,13 +1324,13 @@ void step(Activations& rows, const StepInput& input, Size begin, EndsAt ends_at)
         Stored* cache = input.cache + number * input.layer_stride;
         rows.project(layer.query_key_value);
         for (Size row = 0; row < rows.rows; ++row)
-            convert_to_stored(rows.projected.get() + (3 * row + 1) * d_model,
-                            cache + past[row * input.past_stride + length[row] - 1] * 2 * d_model, 2 * d_model);
+            convert_to_stored(rows.projected.get() + (3 * row + 1) * features,
+                            cache + past[row * input.past_stride + length[row] - 1] * 2 * features, 2 * features);
         attend_recent(rows, cache, past, input.past_stride, length);
         rows.finish_attention(layer.output, layer.norms[0]);
         rows.project(layer.query);
         if (ends_at(number)) return;
-        attend_sources(rows.projected.get(), d_model, input.memory + number * input.memory_stride, input.first + begin,
+        attend_sources(rows.projected.get(), features, input.memory + number * input.memory_stride, input.first + begin,
                        input.count + begin, rows.attended.get(), rows.rows, decoder.heads, rows.head_size);
         rows.finish_attention(layer.source_output, layer.norms[1]);
         rows.feed_forward(layer);
@@ -1571,6 +1623,7 @@ struct Search {
     const int64_t* source;
     const int32_t *shortlist, *shortlist_offsets;
     Size words_per_token;
+    int64_t start, first_word;
 };
 
 // Sentence number `number`, whose search has begun, with `width` hypotheses of `length` words. slot: index of its block
@@ -1721,11 +1774,11 @@ constexpr Size MAX_CACHE_BYTES = 256 << 20;
 // shortlists, sentences are replaced when a quarter of them is finished, because the output layer is then made anew.
 template <class NextSentence>
 void search_batch(const Search& search, Size max_sentences, NextSentence next_sentence) {
-    const Size d_model = search.decoder.d_model, candidates = 2 * search.beam;
+    const Size features = search.decoder.heads * search.decoder.head_size, candidates = 2 * search.beam;
     const Size layers = search.decoder.number_of_layers, slot_rows = search.longest * search.beam;
-    const Size slot_bytes = layers * slot_rows * 2 * d_model * sizeof(Stored);
+    const Size slot_bytes = layers * slot_rows * 2 * features * sizeof(Stored);
     max_sentences = std::clamp(MAX_CACHE_BYTES / slot_bytes, Size(1), max_sentences);
-    const Size capacity = max_sentences * search.beam, layer_stride = max_sentences * slot_rows * 2 * d_model;
+    const Size capacity = max_sentences * search.beam, layer_stride = max_sentences * slot_rows * 2 * features;
     const auto cache = allocate<Stored>(layers * layer_stride);
     const auto logits = allocate<float>(capacity * VOCABULARY_BLOCK);
     Activations rows(search.decoder, capacity);
@@ -1743,7 +1796,7 @@ void search_batch(const Search& search, Size max_sentences, NextSentence next_se
         const size_t before = searched.size();
         for (Size number; adds && !slots.empty() && (number = next_sentence()) >= 0; slots.pop_back()) {
             searched.push_back({number, slots.back(), 0, 1});
-            now.add(START, 0.0f);
+            now.add(search.start, 0.0f);
         }
         if (searched.empty()) return;
         if (search.shortlist && searched.size() > before) output.select(searched);
@@ -1760,7 +1813,7 @@ void search_batch(const Search& search, Size max_sentences, NextSentence next_se
         const StepInput input = {now.last.data(), cache.get(),   layer_stride,         now.past.data(), search.longest,
                                  length.data(),   search.memory, search.memory_stride, first.data(),    count.data()};
         step(rows, input, 0, [](Size) { return false; });
-        rows.levels.quantise(rows.sublayer_input.get(), rows.rows, d_model);
+        rows.levels.quantise(rows.sublayer_input.get(), rows.rows, rows.d_model);
         best_words.begin();
         for (Size begin = 0; begin < output.linear.outputs; begin += VOCABULARY_BLOCK) {
             const Size end = std::min(begin + VOCABULARY_BLOCK, output.linear.outputs);
@@ -1775,7 +1828,13 @@ void search_batch(const Search& search, Size max_sentences, NextSentence next_se
         after.rows = 0;
         for (const Sentence& one : searched) {
             const bool must_end = search.limits[one.number] <= one.length + 1;
-            best_words.topk(row, one.width, &now.totals[row], must_end, best.data());
+            const bool is_given = search.first_word >= 0 && one.length == 0 && !must_end;
+            if (is_given) {
+                std::fill(best.begin(), best.end(), NONE);
+                best[0] = {0, 0, int32_t(search.first_word)};
+            } else {
+                best_words.topk(row, one.width, &now.totals[row], must_end, best.data());
+            }
             int64_t& finished = search.finished[one.number];
             for (Size rank = 0; rank < search.beam; ++rank) {
                 if (best[rank].word != END || !(best[rank].total > LOG_ZERO)) continue;
@@ -1796,7 +1855,8 @@ void search_batch(const Search& search, Size max_sentences, NextSentence next_se
                     // If too few hypotheses remain, copies of the first one with log p = -inf fill the beam.
                     const bool exists = hypothesis < Size(unfinished.size());
                     const Continuation& next = best[unfinished[exists ? hypothesis : 0]];
-                    after.add_longer(now, row + next.beam, one.length, output.word(one.slot, next.word),
+                    after.add_longer(now, row + next.beam, one.length,
+                                     is_given ? next.word : output.word(one.slot, next.word),
                                      exists ? next.total : -INFINITY);
                 }
             }
@@ -1985,7 +2045,7 @@ void cross_attention(const Stack* decoder, const int64_t* tokens, const int32_t*
         Activations part(*decoder, rows);
         // Each target token is a row. Its past is a part of `every`: its sentence up to itself. A row reads the cache
         // of a layer only while this layer is computed, so all layers share one cache.
-        const auto cache = allocate<Stored>(rows * 2 * part.d_model);
+        const auto cache = allocate<Stored>(rows * 2 * part.features);
         std::vector<int32_t> past, length(rows), first(rows), count(rows);
         std::vector<Size> sentence_of(rows);
         Size longest = 0;
@@ -2031,15 +2091,17 @@ void cross_attention(const Stack* decoder, const int64_t* tokens, const int32_t*
 // source tokens of each sentence. source: the source tokens. shortlist: for each source token, the words that translate
 // it, in order of preference; those of token t begin at shortlist + shortlist_offsets[t] and end where those of t + 1
 // begin. A translation has only words among the first `words_per_token` of each of its tokens, among all of `</s>`, which
-// closes every sentence, and `</s>`. A null pointer: all words.
+// closes every sentence, and `</s>`. A null pointer: all words. start: token that the decoder reads first. first_word:
+// word with which each hypothesis of at least one word begins, with log p = 0; -1: there is none.
 void search(const Stack* decoder, const Stored* memory, Size memory_stride, const int32_t* first,
             const int32_t* count, const int64_t* limits, Size sentences, Size beam, Size finished_per_group,
             const int64_t* banned, Size number_banned, Size max_finished, Size longest, int64_t* finished,
             float* totals, int32_t* lengths, int32_t* tokens, const int64_t* source, const int32_t* shortlist,
-            const int32_t* shortlist_offsets, Size words_per_token, int threads) {
+            const int32_t* shortlist_offsets, Size words_per_token, int64_t start, int64_t first_word, int threads) {
     const Search search = {*decoder, memory,        memory_stride, first,   count,    limits, sentences, beam,
                            finished_per_group, banned, number_banned, max_finished, longest, finished, totals,
-                           lengths,  tokens,        source,  shortlist, shortlist_offsets, words_per_token};
+                           lengths,  tokens,        source,  shortlist, shortlist_offsets, words_per_token,
+                           start,    first_word};
     std::fill_n(finished, sentences, 0);
     const Size parts = sentences * beam > MAX_SERIAL_ROWS ? std::min<Size>(threads, sentences) : 1;
     const Size most = std::max(Size(1), MAX_BLOCK_ROWS / beam);

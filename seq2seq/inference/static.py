@@ -126,10 +126,22 @@ class Storage:
         self.first[:count], self.end[:count] = offsets[:-1], offsets[1:]
         limits = torch.tensor([each - 1 for each in max_lengths], dtype=torch.int32)
         self.limits[:count] = copy_to_device(limits, self.limits.device)
-        self.tokens.fill_(START_ID)
+        self._set_hypotheses(START_ID, count)
+        self._set_ticks(sentences)
+
+    def begin_with(self, first_id: int, count: int, sentences: int) -> None:
+        """Replace what the first step has chosen by hypotheses of a given token with log p = 0. count: number of
+        sentences without fillers. sentences: number with fillers."""
+        self._set_hypotheses(first_id, count)
+        self.finished_count.zero_()
+        # All hypotheses continue the first one. Before the first step, those of a sentence do not differ.
+        self.caches.history[: sentences * self.beam] = first_id * self.beam
+
+    def _set_hypotheses(self, token: int, count: int) -> None:
+        """Let each of `count` sentences have one hypothesis, with this last token and log p = 0."""
+        self.tokens.fill_(token)
         self.totals.fill_(-math.inf)
         self.totals[:count, 0] = 0
-        self._set_ticks(sentences)
 
     def _set_ticks(self, sentences: int) -> None:
         self.ticks[0].fill_(1)
@@ -241,7 +253,7 @@ class StaticEngine(EagerEngine):
                 projected = cast(DecoderLayer, layer).cross_attention.key_value(hidden)
                 memory[: len(tokens)] = projected.view(len(tokens), *memory.shape[1:])
             storage.start(offsets, max_lengths, sentences)
-            return _StaticRun(self, storage, sentences, max_lengths).finish()
+            return _StaticRun(self, storage, sentences, max_lengths).finish(options.first_id)
 
     def _storage_for(self, options: SearchOptions, *sizes: int) -> Storage:
         """Return the storage of these settings, with caches of at least these sizes. The others and their graphs stay
@@ -313,8 +325,8 @@ class _StaticRun:
         self.used, self.length = 0, 0
         self.lines = [*range(len(max_lengths)), *[-1] * (sentences - len(max_lengths))]
 
-    def finish(self) -> list[list[Hypothesis]]:
-        """Do all steps. Return the finished hypotheses of each sentence.
+    def finish(self, first_id: int | None) -> list[list[Hypothesis]]:
+        """Do all steps. Return the finished hypotheses of each sentence. first_id: see `SearchOptions`.
 
         Finished sentences are looked for only once in CHECK_STEPS steps, because the host then waits for the GPU, and
         removed only if at least half of the sentences are finished, because removal costs time.
@@ -323,6 +335,8 @@ class _StaticRun:
         longest = max(self.max_lengths)
         for length in range(1, longest + 1):
             self.advance(length)
+            if length == 1 and first_id is not None:
+                self.storage.begin_with(first_id, len(self.max_lengths), self.sentences)
             if length == longest or length % CHECK_STEPS:
                 continue
             done = self.storage.done[: self.sentences].cpu().tolist()

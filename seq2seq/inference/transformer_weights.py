@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -19,6 +20,7 @@ def expected_shapes(section: TransformerSection, sizes: tuple[int, int]) -> dict
             target vocabulary size.
     """
     width, inner, (source_size, target_size) = section.d_model, section.feed_forward, sizes
+    features = section.num_heads * head_size(section)
     shapes: dict[str, tuple[int, ...]] = {"target_embedding": (target_size, width)}
     if section.tied_embeddings not in ("all", "inputs"):
         shapes["source_embedding"] = source_size, width
@@ -30,12 +32,19 @@ def expected_shapes(section: TransformerSection, sizes: tuple[int, int]) -> dict
         shapes["output_bias"] = (target_size,)
     if section.positions == "learned":
         shapes |= dict.fromkeys(("source_positions", "target_positions"), (section.max_positions, width))
+    if section.positions == "relative":
+        shapes |= dict.fromkeys(("source_relative.weight", "target_relative.weight"), (BUCKETS, section.num_heads))
+
+    def add(name: str, has_bias: bool, *weight: int) -> None:
+        shapes[f"{name}.weight"] = weight
+        if has_bias:
+            shapes[f"{name}.bias"] = weight[:1]
 
     def add_linear(name: str, outputs: int, inputs: int = width) -> None:
-        shapes.update({f"{name}.weight": (outputs, inputs), f"{name}.bias": (outputs,)})
+        add(name, section.bias, outputs, inputs)
 
     def add_norm(name: str) -> None:
-        shapes.update({f"{name}.weight": (width,), f"{name}.bias": (width,)})
+        add(name, section.norm_type == "layer", width)
 
     if section.embedding_norm:
         add_norm("source_embedding_norm")
@@ -49,18 +58,25 @@ def expected_shapes(section: TransformerSection, sizes: tuple[int, int]) -> dict
                 add_norm(f"{layer}.cross_residual.norm")
             for attention, widths in projections.items():
                 for name, outputs in widths.items():
-                    add_linear(f"{attention}.{name}", outputs * width)
-                add_linear(f"{attention}.output", width)
+                    add_linear(f"{attention}.{name}", outputs * features)
+                add_linear(f"{attention}.output", width, features)
                 if section.score == "bilinear":
-                    size = width // section.num_heads
+                    size = head_size(section)
                     shapes[f"{attention}.weighing.weight"] = section.num_heads, size, size
             add_linear(f"{layer}.feed_forward.inner", inner)
+            if section.gated:
+                add_linear(f"{layer}.feed_forward.gate", inner)
             add_linear(f"{layer}.feed_forward.outer", width, inner)
             add_norm(f"{layer}.self_residual.norm")
             add_norm(f"{layer}.feed_forward_residual.norm")
         if section.norm == "pre":
             add_norm(f"{side}_norm")
     return shapes
+
+
+def head_size(section: TransformerSection) -> int:
+    """Return the width of an attention head."""
+    return section.head_size or section.d_model // section.num_heads
 
 
 def differences(stored: Mapping[str, tuple[tuple[int, ...], str]], expected: Mapping[str, tuple[int, ...]]) -> str:
@@ -95,23 +111,49 @@ def fairseq_sinusoids(length: int, d_model: int) -> np.ndarray:
     return np.concatenate([np.sin(angles), np.cos(angles)], 1).astype(np.float32)
 
 
-POSITION_TABLES = {"sinusoidal": sinusoids, "fairseq": fairseq_sinusoids}
+def no_encoding(length: int, d_model: int) -> np.ndarray:
+    """Return the same as `model.layers.no_encoding`, (length, d_model) float32."""
+    return np.zeros((length, d_model), np.float32)
+
+
+POSITION_TABLES = {"sinusoidal": sinusoids, "fairseq": fairseq_sinusoids, "relative": no_encoding}
 """See `model.layers.POSITION_TABLES`."""
+BUCKETS, MAX_DISTANCE = 32, 128
+"""See `model.relative_positions`."""
 
 
-def scaled_dot_query(section: TransformerSection, weight: np.ndarray, bias: np.ndarray, bilinear: np.ndarray | None
-                     ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the weight and the bias of a projection whose first d_model outputs are the queries of scaled dot
-    products, see `attention_scores.Weighing.prepared_parameters`.
+def relative_bias(weight: np.ndarray, causal: bool, max_positions: int) -> np.ndarray:
+    """Return the bias of each head for the distances from 1 - max_positions to max_positions - 1, in this order,
+    (heads, 2 * max_positions - 1) float32; see `model.relative_positions.RelativePositions`.
 
-    weight: (outputs, d_model). bilinear: (heads, head size, head size); None if the scores are not bilinear.
+    weight: (BUCKETS, heads).
+    """
+    distance = np.arange(1 - max_positions, max_positions)
+    count = BUCKETS if causal else BUCKETS // 2
+    after = 0 if causal else (distance > 0) * count
+    distance = np.maximum(-distance, 0) if causal else np.abs(distance)
+    exact = count // 2
+    growth = np.log(np.maximum(distance, 1) / exact) / math.log(MAX_DISTANCE / exact) * (count - exact)
+    # The distances 16, 32 and 64 are on the borders of buckets, where the logarithm must not be rounded down.
+    far = np.minimum(exact + (growth + 1e-6).astype(np.int64), count - 1)
+    return np.ascontiguousarray(weight[after + np.where(distance < exact, distance, far)].T)
+
+
+def scaled_dot_query(section: TransformerSection, weight: np.ndarray, bias: np.ndarray | None,
+                     bilinear: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return the weight and the bias of a projection whose first outputs, heads * head size, are the queries of scaled
+    dot products, see `attention_scores.Weighing.prepared_parameters`.
+
+    weight: (outputs, d_model). bias: None if there is none. bilinear: (heads, head size, head size); None if the scores
+    are not bilinear.
     """
     if section.score == "scaled_dot":
         return weight, bias
-    width, size = section.d_model, section.d_model // section.num_heads
-    columns = np.concatenate([weight, bias[:, None]], 1)                        # (outputs, d_model + 1)
-    queries = columns[:width].reshape(section.num_heads, size, width + 1)
+    size = head_size(section)
+    features = section.num_heads * size
+    columns = weight.copy() if bias is None else np.concatenate([weight, bias[:, None]], 1)
+    queries = columns[:features].reshape(section.num_heads, size, -1)
     if bilinear is not None:
         queries = bilinear.swapaxes(1, 2) @ queries
-    columns[:width] = (queries * np.float32(size**0.5)).reshape(width, width + 1)
-    return columns[:, :-1], columns[:, -1]
+    columns[:features] = (queries * np.float32(size**0.5)).reshape(features, -1)
+    return (columns, None) if bias is None else (columns[:, :-1], columns[:, -1])

@@ -220,8 +220,8 @@ def inference_copy(model: Model) -> Transformer:
 
 def unsupported_feature(section: ModelSection) -> str:
     """Return the reason why other libraries do not support the model; "" if it can be exported."""
-    if section.peculiarity is not None:
-        return f"it {section.peculiarity}"
+    if section.export_peculiarity is not None:
+        return f"it {section.export_peculiarity}"
     has_window = cast(TransformerSection, section).window is not None
     return "its attention is limited to a window (model.window)" if has_window else ""
 

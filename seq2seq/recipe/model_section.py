@@ -55,9 +55,12 @@ PACKAGES_CAN = "Installed packages can register others."
 KNOWN_TO_ENGINES = frozenset({
     "base", "type", "d_model", "dropout", "max_positions", "scale_embedding", "encoder_layers", "decoder_layers",
     "tied_embeddings", "output_bias", "num_heads", "score", "normalize", "selection", "copy", "window", "feed_forward",
-    "activation", "norm", "positions", "decoder_start", "embedding_norm", "tied_decoder_layers", "context"})
-"""Keys of a Transformer that the kernels and exports either compute or refuse (`peculiarity`). Any other key with
-another value than its default is refused, so that a new key cannot be overlooked there."""
+    "activation", "norm", "positions", "decoder_start", "embedding_norm", "tied_decoder_layers", "context",
+    "norm_type", "gated", "bias", "head_size"})
+"""Keys of a Transformer that the kernels and exports either compute or refuse (`peculiarity`, `export_peculiarity`).
+Any other key with another value than its default is refused, so that a new key cannot be overlooked there."""
+PARTS_OF_T5 = {"positions": "relative", "activation": "gelu_tanh", "norm_type": "rms", "gated": True, "bias": False}
+"""Values of keys that the kernels compute in any Transformer, but other libraries in a T5 only."""
 DEFAULT_TYPE = "transformer"
 
 
@@ -101,9 +104,15 @@ class ModelSection(Section):
 
     @property
     def peculiarity(self) -> str | None:
-        """Difference of the model from the encoder-decoder Transformer that all engines and export formats know; None:
-        there is none. It is a predicate for the subject "it", such as "has hard attention (model.selection)"."""
+        """Difference of the model from the encoder-decoder Transformers that the kernels compute; None: there is none.
+        It is a predicate for the subject "it", such as "has hard attention (model.selection)"."""
         return f"is not an encoder-decoder Transformer (model.type: {self.type})"
+
+    @property
+    def export_peculiarity(self) -> str | None:
+        """Difference of the model from the encoder-decoder Transformer that all export formats know, as
+        `peculiarity`."""
+        return self.peculiarity
 
     @property
     def knows_all_characters(self) -> bool:
@@ -298,18 +307,21 @@ class TransformerSection(_TransformerLayers, _CrossAttention):
             return "reads the context hierarchically (model.context)"
         if self.selection != "soft":
             return f"has {self.selection} attention (model.selection)"
-        if self.positions == "relative":
-            return "has relative positions (model.positions)"
         if self.score not in DOT_PRODUCTS:
             kind = "are not dot products" if self.score in SCORES else "this package does not know"
             return f"has attention scores that {kind} (model.score: {self.score})"
         if self.normalize != "softmax":
             return f"has attention without softmax (model.normalize: {self.normalize})"
-        if self.activation == "gelu_tanh":
-            return "has an approximation of GELU (model.activation: gelu_tanh)"
         fields = type(self).model_fields
         others = [key for key in fields.keys() - KNOWN_TO_ENGINES if getattr(self, key) != fields[key].default]
         return f"has a value of model.{min(others)} that they do not know" if others else None
+
+    @property
+    def export_peculiarity(self) -> str | None:
+        parts = [f"model.{key}" for key, value in PARTS_OF_T5.items() if getattr(self, key) == value]
+        if self.head_size is not None:
+            parts.append("model.head_size")
+        return self.peculiarity or (f"has parts of T5 ({', '.join(parts)})" if parts else None)
 
     @field_validator("tied_decoder_layers")
     @classmethod

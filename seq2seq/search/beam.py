@@ -44,7 +44,7 @@ def search(model: Stepwise, source: np.ndarray, source_offsets: np.ndarray, max_
     Args:
         source, source_offsets: as in `Stepwise.start`.
         max_lengths: maximum number of target tokens of each sentence, `</s>` included. If a hypothesis reaches
-            this length, its last token must be `</s>`.
+            this length, its last token must be `</s>`. With `options.first_id`, it is at least 2.
         whole_search: an engine's own search, which is not used if `options.has_hooks` is True or a maximum length
             exceeds the model's maximum number of positions.
     Returns:
@@ -55,6 +55,7 @@ def search(model: Stepwise, source: np.ndarray, source_offsets: np.ndarray, max_
     """
     if not max_lengths:
         return []
+    assert options.first_id is None or min(max_lengths) > 1
     nan = False
     if whole_search is not None and not options.has_hooks and max(max_lengths) <= model.max_positions:
         finished = whole_search(source, source_offsets, max_lengths, options)

@@ -124,5 +124,4 @@ class SearchOptions:
     @property
     def has_hooks(self) -> bool:
         """True if an option is set that an engine's own search does not support (see `beam.WholeSearch`)."""
-        return bool(self.has_constraints or self.first_id is not None or self.bonus or self.skip_log_softmax
-                    or self.groups > 1)
+        return bool(self.has_constraints or self.bonus or self.skip_log_softmax or self.groups > 1)

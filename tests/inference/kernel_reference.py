@@ -9,25 +9,30 @@ import numpy as np
 Array = np.ndarray
 
 
-def attention_weights(query: Array, keys_values_of_rows: Sequence[Array], heads: int) -> list[Array]:
-    """Return softmax(Q K^T / sqrt(D)) of each row in float64, (heads, keys), where D is the head size.
+def attention_weights(query: Array, keys_values_of_rows: Sequence[Array], heads: int,
+                      bias_of_rows: Sequence[Array] | None = None) -> list[Array]:
+    """Return softmax(Q K^T / sqrt(D) + bias) of each row in float64, (heads, keys), where D is the head size.
 
-    query: (rows, features). keys_values_of_rows: keys and values of each row, (keys, 2 * features).
+    query: (rows, features). keys_values_of_rows: keys and values of each row, (keys, 2 * features). bias_of_rows: of
+    each row, (heads, keys); None: there is no bias.
     """
     features = query.shape[1]
     size, found = features // heads, []
     for row, keys_values in enumerate(keys_values_of_rows):
         keys = keys_values[:, :features].astype(np.float64).reshape(-1, heads, size)
         scores = np.einsum("hd,nhd->hn", query[row].astype(np.float64).reshape(heads, size), keys) / size**0.5
+        if bias_of_rows is not None:
+            scores += bias_of_rows[row]
         weights = np.exp(scores - scores.max(1, keepdims=True))
         found.append(weights / weights.sum(1, keepdims=True))
     return found
 
 
-def attention(query: Array, keys_values_of_rows: Sequence[Array], heads: int) -> Array:
+def attention(query: Array, keys_values_of_rows: Sequence[Array], heads: int,
+              bias_of_rows: Sequence[Array] | None = None) -> Array:
     """Return the sums of values weighted by `attention_weights`, (rows, features) in float64."""
     features, result = query.shape[1], np.empty(query.shape)
-    for row, weights in enumerate(attention_weights(query, keys_values_of_rows, heads)):
+    for row, weights in enumerate(attention_weights(query, keys_values_of_rows, heads, bias_of_rows)):
         values = keys_values_of_rows[row][:, features:].astype(np.float64).reshape(weights.shape[1], heads, -1)
         result[row] = np.einsum("hn,nhd->hd", weights, values).ravel()
     return result
@@ -77,11 +82,13 @@ def undo_transpose_keys(block: Array, features: int) -> Array:
 
 
 def apply_activation(values: Array, activation: str) -> Array:
-    """Apply "relu", "gelu" or "silu"."""
+    """Apply one of `ACTIVATIONS`."""
     if activation == "relu":
         return np.maximum(values, 0)
     if activation == "silu":
         return values / (1 + np.exp(-values))
+    if activation == "gelu_tanh":
+        return 0.5 * values * (1 + np.tanh((2 / np.pi) ** 0.5 * (values + 0.044715 * values**3)))
     from math import erf
 
     return 0.5 * values * (1 + np.vectorize(erf)(values / 2**0.5))

@@ -11,7 +11,7 @@ from seq2seq.model.attention_scores import SCORES
 from seq2seq.model.layers import POSITION_TABLES
 from seq2seq.model.transformer import ACTIVATIONS, Transformer
 from seq2seq.recipe import TransformerSection
-from seq2seq.tokenizers.tokenizer import START_ID
+from seq2seq.tokenizers.tokenizer import SYMBOLS
 
 
 def score_of(weighing) -> str:
@@ -29,13 +29,18 @@ def section_of(model: Transformer) -> TransformerSection:
         feed_forward=layer.feed_forward.inner.out_features,
         activation=next(name for name, function in ACTIVATIONS.items() if function is layer.feed_forward.activation),
         norm="pre" if layer.self_residual.pre_norm else "post",
-        positions="learned" if isinstance(model.source_positions, nn.Parameter) else next(
+        positions="learned" if isinstance(model.source_positions, nn.Parameter) else "relative"
+        if model.source_relative else next(
             name for name, table in POSITION_TABLES.items()
             if torch.allclose(table(model.max_positions, model.d_model), model.source_positions.float(), atol=1e-2)),
-        decoder_start="<s>" if model.start_id == START_ID else "</s>",
+        decoder_start=next(symbol for symbol, index in SYMBOLS.items() if index == model.start_id),
         max_positions=model.max_positions, scale_embedding=model.scale == math.sqrt(model.d_model),
-        tied_embeddings="all" if model.source_embedding is model.target_embedding else "decoder" if tied else "none",
-        output_bias=model.output_bias is not None, embedding_norm=model.source_embedding_norm is not None)
+        tied_embeddings=("all" if tied else "inputs") if model.source_embedding is model.target_embedding else
+        "decoder" if tied else "none",
+        output_bias=model.output_bias is not None, embedding_norm=model.source_embedding_norm is not None,
+        norm_type="rms" if isinstance(layer.self_residual.norm, nn.RMSNorm) else "layer",
+        gated=layer.feed_forward.gate is not None, bias=layer.feed_forward.outer.bias is not None,
+        head_size=None if model.num_heads * model.head_size == model.d_model else model.head_size)
 
 
 def native_engine(model: Transformer, functions, **changes) -> NativeEngine:

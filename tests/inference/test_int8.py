@@ -22,9 +22,10 @@ from seq2seq.inference.engines import native_obstacle
 from seq2seq.inference.int8 import GROWTH_STEPS, NativeEngine, NativeScores
 from seq2seq.inference.kernel_library import PANEL
 from seq2seq.inference.load_model import stored_weights
-from seq2seq.inference.transformer_weights import POSITION_TABLES, expected_shapes
+from seq2seq.inference.transformer_weights import POSITION_TABLES, expected_shapes, relative_bias
 from seq2seq.model import build_model, layers
 from seq2seq.model.attention import CrossAttention, SelfAttention
+from seq2seq.model.relative_positions import RelativePositions
 from seq2seq.recipe import TransformerSection, validate_model
 from seq2seq.search.beam import search
 from seq2seq.search.options import SearchOptions, power_length_penalty
@@ -35,16 +36,24 @@ from seq2seq.translation.translator import Translator
 from seq2seq.translation.worker_processes import TranslatorPool
 
 WIDE = {"d_model": 64, "feed_forward": 128}
+T5 = {"positions": "relative", "pre_norm": True, "norm_type": "rms", "gated": True, "activation": "gelu_tanh",
+      "bias": False, "head_size": 11, "num_heads": 3, "score": "dot", "tied_embeddings": "inputs",
+      "decoder_start": "<unk>"}
 CHOICES = [{}, {"pre_norm": True}, {"activation": "gelu"}, {"activation": "silu"}, {"positions": "learned"},
            {"output_bias": True}, {"tied_embeddings": "none"}, {"tied_embeddings": "decoder", "source_vocab_size": 29},
            {"positions": "fairseq", "decoder_start": "</s>"}, {"embedding_norm": True},
            {"embedding_norm": True, "pre_norm": True, "positions": "learned", "activation": "gelu"},
            {"tied_decoder_layers": True}, {"num_heads": 8}, {"scale_embedding": False}, {"score": "dot"},
            {"score": "bilinear"}, {"window": 2}, {"window": 2, "pre_norm": True}, {"encoder_layers": 3},
+           {"positions": "relative"}, {"positions": "relative", "window": 2}, {"norm_type": "rms"},
+           {"norm_type": "rms", "embedding_norm": True, "positions": "learned"}, {"bias": False}, {"head_size": 13},
+           {"head_size": 3, "bias": False, "score": "bilinear"}, {"activation": "gelu_tanh"}, {"gated": True},
+           *({"gated": True, "activation": activation, "feed_forward": 67} for activation in ("gelu", "silu")),
+           T5, T5 | {"tied_decoder_layers": True, "activation": "relu", "tied_embeddings": "all"},
            {"d_model": 35, "num_heads": 5, "positions": "learned", "feed_forward": 67}]
 QUICK = [({}, 1), ({}, 3), ({"pre_norm": True}, 3), ({"score": "bilinear"}, 3), ({"window": 2}, 3),
          ({"embedding_norm": True, "pre_norm": True, "positions": "learned", "activation": "gelu"}, 3),
-         (CHOICES[-1], 3)]
+         ({"positions": "relative", "window": 2}, 3), (T5, 3), (CHOICES[-1], 3)]
 
 
 class Load:
@@ -129,7 +138,7 @@ def rounded(model):
                 module.add_module(name, Int8Linear(child.weight, child.bias))
     for module in list(copied.modules()):
         if isinstance(module, SelfAttention):
-            module.query_key_value = BriefKeysAndValues(module.query_key_value, copied.d_model)
+            module.query_key_value = BriefKeysAndValues(module.query_key_value, module.num_heads * module.head_size)
         if isinstance(module, CrossAttention):
             module.key_value = BriefKeysAndValues(module.key_value, 0)
     output = Int8Linear(copied.output_weight, copied.output_bias)
@@ -265,6 +274,28 @@ def test_two_continuations_of_one_state_are_independent(make_model, make_batch, 
     assert np.array_equal(engine.step(here, engine.step(here, state)[1])[0].logits, after_first)
 
 
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 7))])
+def test_parts_of_t5_in_random_sizes_equal_the_model(make_model, make_batch, load, seed):
+    random = np.random.default_rng(seed)
+    choice = {key: value for key, value in T5.items() if seed == 1 or random.random() < 0.6} | {
+        "d_model": int(random.choice([22, 38, 64])), "feed_forward": int(random.choice([17, 64, 131])),
+        "num_heads": int(random.choice([1, 2])), "head_size": int(random.choice([1, 7, 16, 37, 64])),
+        "max_positions": 307, "window": [None, 3, 131][random.integers(3)]}
+    lengths = (1, *random.integers(2, 40, 5).tolist(), 171, 307)
+    batch = make_batch(lengths, lengths)
+    model = make_model(torch.float32, seed, **choice)
+    assert_near(load, model, lambda each: numbers_of_steps(each, batch, 2, 149)[::37])
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("length", [1, 2, 129, 1024])
+def test_the_bias_of_each_distance_is_that_of_the_model(length, causal):
+    relative = RelativePositions(5, causal)
+    with torch.no_grad():
+        expected = relative(torch.arange(1 - length, length)).numpy()
+    assert np.array_equal(relative_bias(relative.weight.detach().numpy(), causal, length), expected)
+
+
 def test_a_cache_that_is_full_grows(make_model, make_batch, load):
     model = make_model(torch.float32, **WIDE, max_positions=101)
     assert_near(load, model, lambda each: numbers_of_steps(each, make_batch(), 3, 67))
@@ -311,15 +342,19 @@ def test_silu_of_inputs_far_below_zero_is_zero(make_model, make_batch, load):
 # The search
 
 
-@pytest.mark.parametrize("choice", [{}, {"window": 2}], ids=str)
+@pytest.mark.parametrize("choice", [{}, {"window": 2}, {"decoder_start": "</s>"}, T5], ids=str)
+@pytest.mark.parametrize("first_id", [None, 7, 11])
 @pytest.mark.parametrize(("beam_size", "n_best", "patience"), [(1, 1, 1.0), (3, 1, 1.0), (4, 4, 2.0)])
 def test_the_search_in_the_kernels_equals_the_search_in_python(make_model, make_batch, load, beam_size, n_best,
-                                                               patience, choice):
-    engine, batch = load(make_model(torch.float32, **WIDE, **choice, max_positions=61)), make_batch()
-    found, expected = (search(engine, *source_of(batch), [1, 53, 7, 31],
+                                                               patience, first_id, choice):
+    engine, batch = load(make_model(torch.float32, **(WIDE | choice), max_positions=61)), make_batch()
+    shortest = 1 if first_id is None else 2
+    found, expected = (search(engine, *source_of(batch), [shortest, 53, 7, 31],
                               SearchOptions(beam_size, power_length_penalty(0.6), n_best=n_best, patience=patience,
-                                            banned_ids=[0, 1, 7]), whole) for whole in (engine.whole_search, None))
-    assert found == expected and max(len(each[0].tokens) for each in found) > 20
+                                            banned_ids=[0, 1, 7], first_id=first_id), whole)
+                       for whole in (engine.whole_search, None))
+    assert found == expected and max(len(each[0].tokens) for each in found) > (5 if choice is T5 else 20)
+    assert first_id is None or all(one.tokens[0] == first_id for each in found for one in each)
 
 
 @pytest.mark.parametrize("hook", [{"logits_processors": [lambda hypotheses, scores: scores]},
@@ -419,12 +454,16 @@ def test_without_sentences_there_is_no_attention(make_model, load):
     {"embedding_norm": True}, {"output_bias": True}, {"tied_embeddings": "none"},
     {"tied_embeddings": "decoder"}, {"tied_decoder_layers": True}, {"score": "bilinear"}, {"score": "dot"},
     {"num_heads": 7}, {"window": 3}, {"scale_embedding": False}, {"activation": "gelu"}, {"encoder_layers": 1},
+    {"tied_embeddings": "inputs"}, {"positions": "relative"}, {"norm_type": "rms", "embedding_norm": True},
+    {"gated": True}, {"bias": False}, {"head_size": 5}, {"activation": "gelu_tanh"},
+    {"positions": "relative", "norm": "pre", "norm_type": "rms", "gated": True, "bias": False, "head_size": 3,
+     "score": "bilinear", "decoder_start": "<unk>"},
     {"tied_decoder_layers": True, "score": "bilinear", "norm": "pre", "tied_embeddings": "none", "output_bias": True,
      "positions": "learned"}], ids=str)
 def test_expected_shapes_are_those_of_the_model(choice):
     section = TransformerSection(**{"d_model": 14, "num_heads": 2, "feed_forward": 17, "encoder_layers": 3,
                               "decoder_layers": 2, "max_positions": 19} | choice)
-    sizes = (23, 23) if section.tied_embeddings == "all" else (23, 29)
+    sizes = (23, 23) if section.tied_embeddings in ("all", "inputs") else (23, 29)
     assert section.peculiarity is None
     model = build_model(section, *sizes)
     assert expected_shapes(section, sizes) == {name: tuple(weight.shape) for name, weight in

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from seq2seq.cli import main
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.errors import FormatError
+from seq2seq.inference.int8 import NativeEngine
 from seq2seq.inference.load_model import build, read_stored_model
 from seq2seq.interop.huggingface_export import export_model
 from seq2seq.interop.huggingface_import import import_model
@@ -158,11 +158,13 @@ def test_scores_are_those_of_transformers(models):
     assert score.tokens == labels.numel()
 
 
-def test_int8_is_refused_with_a_message_and_fp32_is_used(models, tmp_path, capfd):
-    _, _, directory, _ = models
-    (tmp_path / "lines").write_text(f"{LINES[0]}\n", encoding="utf-8")
-    assert main(["translate", str(directory / "ours"), str(tmp_path / "lines"), "--precision", "int8"]) == 0
-    assert "has relative positions" in capfd.readouterr().err
+def test_the_kernels_compute_the_model_in_fp32_and_in_int8(models):
+    _, _, directory, ours = models
+    fast = Translator.load(directory / "ours", "cpu", "int8")
+    assert fast.precision == "int8" and isinstance(ours.engine, NativeEngine)
+    in_int8, in_fp32 = ([one.score for one, in each.translate(SENTENCES[:60], safety_net=False)]
+                        for each in (fast, ours))
+    assert np.mean(in_int8) == pytest.approx(np.mean(in_fp32), abs=0.1)
 
 
 # Back to transformers

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 import seq2seq
 from seq2seq.model import BUILDERS
 from seq2seq.model.attention_scores import SCORES
@@ -37,3 +39,11 @@ def test_a_key_that_kernels_and_exports_do_not_know_is_refused_there(monkeypatch
     monkeypatch.setattr(model_section, "KNOWN_TO_ENGINES", model_section.KNOWN_TO_ENGINES - {"norm"})
     assert "model.norm" in section.peculiarity
     assert model_section.TransformerSection(norm="post").peculiarity is None, "its default"
+
+
+@pytest.mark.parametrize(("key", "value"), [*model_section.PARTS_OF_T5.items(), ("head_size", 64)])
+def test_a_part_of_t5_is_no_obstacle_for_kernels_but_for_exports(key, value):
+    section = model_section.TransformerSection(**{key: value})
+    assert section.peculiarity is None and f"(model.{key})" in section.export_peculiarity
+    assert "copies" in model_section.TransformerSection(copy=True, **{key: value}).export_peculiarity
+    assert model_section.TransformerSection().export_peculiarity is None

@@ -4,6 +4,7 @@ import copy
 import gc
 import math
 import weakref
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -54,7 +55,8 @@ def searches(model, options, engine=None, sizes=SEARCHES):
     generator, found = np.random.default_rng(1), []
     for sentences, longest in sizes:
         source = source_of(generator, sentences)
-        limits = [longest, *generator.integers(1, longest, sentences - 1).tolist()]
+        shortest = 1 if options.first_id is None else 2
+        limits = [longest, *generator.integers(shortest, longest, sentences - 1).tolist()]
         n_best = search(engine or on_host(model), *source, limits, options,
                         whole_search=engine and engine.whole_search)
         found.append([[(each.tokens, pytest.approx(each.log_probability, abs=1e-4)) for each in hypotheses]
@@ -91,6 +93,15 @@ def test_graphs_find_what_the_search_on_the_host_finds(beam_size, options):
     assert all(graphs.values()) and {4, 1} <= graphs.keys() <= {4, 2, 1}
     # All steps are replays, except for the first one with each number of sentences.
     assert launches >= sum(graph.replays for graph in graphs.values()) > 12
+
+
+@pytest.mark.parametrize("beam_size", [3, pytest.param(1, marks=pytest.mark.slow)])
+def test_graphs_find_what_begins_with_a_given_token(gpu, beam_size):
+    model, options = random_model(beam_size), replace(options_of(beam_size), first_id=11)
+    engine = on_gpu(model)
+    found = searches(model, options, engine)
+    assert found == searches(model, options) and storage_of(engine).graphs
+    assert all(tokens[0] == 11 for batch in found for n_best in batch for tokens, _ in n_best)
 
 
 @pytest.mark.parametrize("beam_size", [4, pytest.param(1, marks=pytest.mark.slow)])
