@@ -12,21 +12,21 @@ from seq2seq.recipe import Corpus, Recipe
 from seq2seq.training.planned_runs import PlannedRun
 
 
-def costs_of(planned: Sequence[PlannedRun]) -> list[RecipeCost]:
-    """Measure some steps and translations of each recipe."""
+def costs_of(planned: Sequence[PlannedRun], measured: bool) -> list[RecipeCost]:
+    """Check each recipe. measured: True to measure some steps and translations."""
     recipes = {Path(os.path.abspath(one.run)): one.recipe for one in planned}
     costs = []
     for one in planned:
         measurable = without_planned_models(one.recipe, recipes)
-        report = check_recipe(measurable, one.run, measured=True, translates=True)
+        report = check_recipe(measurable, one.run, measured, translates=True)
         generated = {before.label for before, after in zip(one.recipe.data.train, measurable.data.train, strict=True)
                      if before.translated_by != after.translated_by}
         sentences = _translated(one.recipe, report, generated)
         costs.append(RecipeCost(
             one.group, sum(corpus.pairs for corpus in report.corpora if corpus.role == "train"),
-            one.recipe.training.max_steps, report.measured.get("hours", 0.0), sentences,
-            sentences * report.measured.get("seconds_a_sentence", 0.0) / 3600, report.measured.get("peak_bytes"),
-            report))
+            one.recipe.training.max_steps, report.measured.get("hours"), sentences,
+            sentences * report.measured["seconds_a_sentence"] / 3600 if report.measured else None,
+            report.measured.get("peak_bytes"), report))
     return costs
 
 

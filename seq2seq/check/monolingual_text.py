@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from itertools import cycle
+from itertools import cycle, islice
 from pathlib import Path
 
 from seq2seq import console
@@ -17,6 +17,9 @@ from seq2seq.errors import CorpusError, OptionError
 from seq2seq.languages import main_language
 from seq2seq.recipe import Corpus, Languages
 from seq2seq.recipe.data_section import is_table
+
+MAX_LINES_READ = 10_000
+"""Number of lines from which the language of a file is judged."""
 
 
 def choose_lines(paths: Sequence[Path], held_out: Sentences, maximum: int, seed: int) -> tuple[list[str], int]:
@@ -31,8 +34,6 @@ def choose_lines(paths: Sequence[Path], held_out: Sentences, maximum: int, seed:
     """
     generator, chosen, seen, suitable, read = random.Random(seed), dict[int, str](), set[int](), 0, 0
     places: list[int] = []                                          # numbers of the chosen lines
-    if tables := [path for path in paths if is_table(path)]:
-        raise OptionError(f"--monolingual {tables[0]}: a file with both sides. Give a text file, a sentence per line.")
     label = str(paths[0]) + (f" and {len(paths) - 1:,} others" if len(paths) > 1 else "")
     for line in console.with_progress(f"reading {label}", _lines(paths), "lines"):
         read += 1
@@ -58,23 +59,29 @@ def choose_lines(paths: Sequence[Path], held_out: Sentences, maximum: int, seed:
     return [chosen[number] for number in sorted(chosen)], read
 
 
-def require_language(lines: Sequence[str], pairs: Sequence[tuple[str, str]], languages: Languages, path: Path) -> None:
-    """Raise CorpusError if the lines are in the source language; warn if they look like a third one.
+def check_monolingual_text(paths: Sequence[Path], pairs: Sequence[tuple[str, str]], languages: Languages) -> None:
+    """Raise UserError if a file is no text file, is empty, or begins in the source language; warn if it looks like a
+    third language.
 
-    pairs: pairs of the training text, in the right languages. path: first file of the lines, for the message.
+    pairs: pairs of the training text, in the right languages.
     """
     checker = LanguageChecker(pairs, languages)
-    if not checker.can_check:
-        return
-    sources = (source for source, _ in cycle(pairs))
-    with_sources = enumerate(zip(sources, lines, strict=False), 1)
-    report = checker.report((number, source, line) for number, (source, line) in with_sources)
-    code = report.other_languages.get("target")
-    if code == main_language(languages.source or ""):
-        raise CorpusError(f"--monolingual {path}: the text looks like {code}, the source language. Back-translation "
-                          f"needs text in the target language, {languages.target}.")
-    if code is not None:
-        console.warn(f"--monolingual {path}: the text looks like {code}, not {languages.target}. Check the file.")
+    for path in paths:
+        if is_table(path):
+            raise OptionError(f"--monolingual {path}: a file with both sides. Give a text file, a sentence per line.")
+        lines = list(islice(_lines([path]), MAX_LINES_READ))
+        if not any(map(str.strip, lines)):
+            raise CorpusError(f"--monolingual {path} is empty. Give a text file, a sentence per line.")
+        if not checker.can_check:
+            continue
+        with_sources = zip(cycle(source for source, _ in pairs), lines, strict=False)
+        report = checker.report((number, source, line) for number, (source, line) in enumerate(with_sources, 1))
+        code = report.other_languages.get("target")
+        if code == main_language(languages.source or ""):
+            raise CorpusError(f"--monolingual {path}: the text looks like {code}, the source language. Give text in "
+                              f"the target language, {languages.target}.")
+        if code is not None:
+            console.warn(f"--monolingual {path}: the text looks like {code}, not {languages.target}. Check the file.")
 
 
 def _lines(paths: Sequence[Path]) -> Iterator[str]:

@@ -18,7 +18,7 @@ from seq2seq.check.cost import estimate_model, estimate_training, estimate_vocab
 from seq2seq.check.given_text import GivenText
 from seq2seq.check.measure import PAIRS as MEASURED_PAIRS
 from seq2seq.check.measure import measure
-from seq2seq.check.monolingual_text import choose_lines, require_language
+from seq2seq.check.monolingual_text import check_monolingual_text, choose_lines
 from seq2seq.check.pair_checks import CorpusChecker
 from seq2seq.check.read_corpora import CorpusReader
 from seq2seq.check.recipe_text import (
@@ -136,6 +136,9 @@ def write_recipe(corpora: Sequence[Corpus], languages: tuple[str, str], output: 
                           "check measures the time of each recipe.")
     recipe = _recipe_of(corpora, languages)
     text = GivenText(corpora, recipe)
+    if monolingual:
+        check_monolingual_text(monolingual, [pair[1:] for pair in islice(text.pairs(), MAX_PAIRS_READ)],
+                               recipe.languages)
     scanned, augmented = _scan(text)
     own = _given_sets(recipe, valid, test)
     split = [name for name, given in (("valid", valid), ("test", test)) if not given]
@@ -254,8 +257,6 @@ def _write_steps(draft: Draft, settings: Settings, train: CorpusReader, monoling
     sentences = Sentences(pair[1:] for spec in recipe.data.held_out().values()
                           for pair in GivenText([spec], recipe).pairs())
     lines, read = choose_lines(monolingual, sentences, MONOLINGUAL_PER_PAIR * draft.kept, draft.seed)
-    pairs = [(one, other) for _, one, other in islice(GivenText(recipe.data.train, recipe).pairs(), MAX_PAIRS_READ)]
-    require_language(lines, pairs, recipe.languages, monolingual[0])
     assert train.tokenizers is not None
     lengths = [(line, len(ids)) for line, ids in zip(lines, train.tokenizers.target.encode(lines), strict=True)
                if len(ids) <= recipe.data.cleaning.max_pieces]                  # others would be dropped

@@ -39,7 +39,8 @@ def show_costs(costs: Sequence[RecipeCost]) -> None:
     rows = [[cost.name, f"{cost.pairs:,}", f"{cost.steps:,}", _duration(cost.steps_hours), f"{cost.sentences:,}",
              _duration(cost.sentences_hours), _duration(cost.hours),
              "–" if cost.peak_bytes is None else _size(cost.peak_bytes)] for cost in costs]
-    rows.append(["all", *[""] * 5, _duration(sum(cost.hours for cost in costs)), ""])
+    known = [cost.hours for cost in costs if cost.hours is not None]
+    rows.append(["all", *[""] * 5, _duration(sum(known) if len(known) == len(costs) else None), ""])
     _print_table(out, "Recipes in the order of training", [
         "recipe", "pairs", "steps", "time", "translated\nsentences", "time", "all\ntime", "peak\nmemory"], rows)
 
@@ -202,5 +203,7 @@ def _size(count: int) -> str:
     return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"
 
 
-def _duration(hours: float) -> str:
+def _duration(hours: float | None) -> str:
+    if hours is None:
+        return "–"
     return f"{hours:,.1f} hours" if hours >= 1 else f"{60 * hours:,.1f} minutes"

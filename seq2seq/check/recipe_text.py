@@ -170,8 +170,7 @@ def _introduction(draft: Draft, step: Step) -> str:
                 f"{Step.FINAL.value}.")
     if step is Step.FINAL:
         return (f"# {source} to {target}: the model of {Step.BASELINE.value} continues with the pairs and with "
-                "back-translated sentences.\n# Compare them: seq2seq compare "
-                f"runs/{Step.BASELINE.run} runs/{step.run}")
+                "back-translated sentences.")
     paths = [str(path).encode("utf-8", "backslashreplace").decode()                    # names in any encoding
              for corpus in draft.text.corpora for path in corpus.paths]
     named = [json.dumps(path, ensure_ascii=False) for path in paths[:MAX_NAMED]]

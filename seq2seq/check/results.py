@@ -176,22 +176,24 @@ class RecipeCost:
 
     pairs: number of training pairs, with those that will be generated. steps_hours: time of the training steps.
     sentences: number of sentences that are translated: text for back-translation, validations and test.
-    sentences_hours: time for them. peak_bytes: peak memory of some steps, None if unknown.
-    report: see `check_recipe`.
+    sentences_hours: time for them. A time is None if it was not measured. peak_bytes: peak memory of some steps, None
+    if unknown. report: see `check_recipe`.
     """
 
     name: str
     pairs: int
     steps: int
-    steps_hours: float
+    steps_hours: float | None
     sentences: int
-    sentences_hours: float
+    sentences_hours: float | None
     peak_bytes: int | None
     report: Report
 
     @property
-    def hours(self) -> float:
-        return self.steps_hours + self.sentences_hours
+    def hours(self) -> float | None:
+        """Time for steps and translations."""
+        return None if self.steps_hours is None or self.sentences_hours is None else (
+            self.steps_hours + self.sentences_hours)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the cost for JSON, with the report."""

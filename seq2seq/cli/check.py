@@ -33,7 +33,7 @@ def check(
     settings: options.Overrides = None,
     run_dir: Annotated[Path | None, typer.Option(
         metavar="DIR", help="Directory of the run. If it already has a tokenizer, that tokenizer is used.",
-        show_default="runs/NAME")] = None,
+        show_default="runs/NAME; of a numbered recipe, runs/ beside it")] = None,
     measure: Annotated[bool, typer.Option(
         "--measure/--no-measure", help="Train a few steps in a temporary run to measure time and memory.")] = True,
     format: options.ReportFormat = options.TextOrJson.text,
@@ -48,14 +48,13 @@ def check(
     """
     load = partial(load_recipe, settings=settings, device=device, precision=precision, threads=threads)
     if recipe.is_dir():
-        refuse_without_effect("the recipes of a directory have runs of their own, whose time is measured.",
-                              run_dir=run_dir, no_measure=None if measure else True)
-        _check_directory(recipe, load, format)
+        refuse_without_effect("the runs of a directory's recipes are in the directory.", run_dir=run_dir)
+        _check_directory(recipe, load, measure, format)
         return
     loaded = load(recipe)
     from seq2seq.check import check_recipe, show_report
 
-    report = check_recipe(loaded, require_run_directory(run_dir or default_run(loaded)), measure)
+    report = check_recipe(loaded, require_run_directory(run_dir or default_run(loaded, recipe)), measure)
     if format is options.TextOrJson.json:
         print_json(report.to_dict())
     else:
@@ -64,13 +63,13 @@ def check(
         raise UserError("\n".join(report.errors))
 
 
-def _check_directory(directory: Path, load: Callable[..., Recipe], format: options.TextOrJson) -> None:
+def _check_directory(directory: Path, load: Callable[..., Recipe], measure: bool, format: options.TextOrJson) -> None:
     """Print the cost of the numbered recipes of a directory. load: function of a recipe's path that loads it."""
     from seq2seq.check.directory_cost import costs_of
     from seq2seq.check.print_report import show_costs
     from seq2seq.training.planned_runs import plan_directory
 
-    costs = costs_of(plan_directory(directory, lambda path, runs: load(path, planned=runs)))
+    costs = costs_of(plan_directory(directory, lambda path, runs: load(path, planned=runs)), measure)
     if format is options.TextOrJson.json:
         print_json([cost.to_dict() for cost in costs])
     else:

@@ -19,6 +19,7 @@ from seq2seq.data.parallel_text import blocks, require_as_many_lines, zip_parall
 from seq2seq.errors import CorpusError, UserError
 from seq2seq.files import STANDARD_INPUT
 from seq2seq.languages import suggestion_for
+from seq2seq.recipe.numbered import run_beside
 from seq2seq.translation.text_io import Input, Line, Output, file_or_standard, reading
 
 if TYPE_CHECKING:
@@ -57,9 +58,10 @@ def with_flags(settings: Sequence[str] | None, **training: Any) -> list[str]:
                                  if value is not None)]
 
 
-def default_run(recipe: Recipe) -> Path:
-    """Return the default directory of a recipe's run."""
-    return Path("runs") / recipe.name
+def default_run(recipe: Recipe, path: Path) -> Path:
+    """Return the default directory of the run of the recipe at `path`. That of a numbered recipe is beside the recipe,
+    where the recipes that follow it find the run."""
+    return run_beside(path) or Path("runs") / recipe.name
 
 
 def require_run_directory(run: Path, option: str = "--run-dir") -> Path:

@@ -92,8 +92,8 @@ RecipeFile = Annotated[Path, typer.Argument(
     f"({', '.join(model_sizes())}) or the file of a model configuration.")]
 RecipesToTrain = Annotated[Path, typer.Argument(
     metavar="RECIPE_OR_DIR", show_default=False,
-    help="A recipe in YAML, or a directory with numbered recipes. The key model.base of a recipe names a model size "
-    f"({', '.join(model_sizes())}) or the file of a model configuration.")]
+    help="A recipe in YAML, or a directory with numbered recipes, such as 1_baseline.yaml. The key model.base of a "
+    f"recipe names a model size ({', '.join(model_sizes())}) or the file of a model configuration.")]
 Overrides = Annotated[list[str] | None, typer.Option(
     "--set", metavar="KEY=VALUE", show_default=False,
     help="Override a key of the recipe, such as training.max_steps=200. Can be repeated.")]

@@ -21,7 +21,8 @@ def prepare(
     recipe: options.RecipeFile,
     settings: options.Overrides = None,
     run_dir: Annotated[Path | None, typer.Option(
-        metavar="DIR", help="Directory of the run, the same as of the training.", show_default="runs/NAME")] = None,
+        metavar="DIR", help="Directory of the run, the same as of the training.",
+        show_default="runs/NAME; of a numbered recipe, runs/ beside it")] = None,
     threads: Annotated[int | None, typer.Option(
         "--threads", metavar="N", min=1, max=1024, help="Number of processes. Short for --set training.threads=N.",
         show_default="the recipe's, else one per core", rich_help_panel=options.MACHINE)] = None,
@@ -33,7 +34,7 @@ def prepare(
     preparation is resumed by the same command.
     """
     loaded = load_recipe(recipe, settings, threads=threads)
-    run = require_run_directory(run_dir or default_run(loaded))
+    run = require_run_directory(run_dir or default_run(loaded, recipe))
     from seq2seq.training.prepare_run import prepare_run
 
     prepared = prepare_run(loaded, run)

@@ -21,7 +21,7 @@ from seq2seq.cli.common import (
     require_run_directory,
     scores_as_text,
 )
-from seq2seq.errors import UserError
+from seq2seq.errors import CheckpointError, UserError
 
 if TYPE_CHECKING:
     from seq2seq.evaluation.scores import ScoresByTest
@@ -38,7 +38,7 @@ def train(
     settings: options.Overrides = None,
     run_dir: Annotated[Path | None, typer.Option(
         metavar="DIR", help="Directory of the run. If it already contains a run, training resumes.",
-        show_default="runs/NAME")] = None,
+        show_default="runs/NAME; of a numbered recipe, runs/ beside it")] = None,
     restart: Annotated[bool, typer.Option(
         "--restart", help="Train from the beginning. An existing run is renamed, not deleted.")] = False,
     device: options.TrainingDevice = None,
@@ -56,10 +56,13 @@ def train(
     load = partial(load_recipe, settings=settings, device=device, precision=precision, threads=threads)
     if recipe.is_dir():
         refuse_without_effect("the runs of a directory's recipes are in the directory.", run_dir=run_dir)
-        _train_directory(recipe, load, restart)
+        if restart:
+            raise UserError(f"--restart would train all recipes of {recipe} anew. Name the one that is to be trained "
+                            "from the beginning, and then the directory again.")
+        _train_directory(recipe, load)
         return
     loaded = load(recipe)
-    run = require_run_directory(run_dir or default_run(loaded))
+    run = require_run_directory(run_dir or default_run(loaded, recipe))
     from seq2seq.storage.locks import HOLDER
 
     if recipe.resolve() == (run / "recipe.yaml").resolve() and not (run / HOLDER).exists():
@@ -70,16 +73,25 @@ def train(
     _show(train_run(loaded, run, restart), loaded, run)
 
 
-def _train_directory(directory: Path, load: Callable[..., Recipe], restart: bool) -> None:
+def _train_directory(directory: Path, load: Callable[..., Recipe]) -> None:
     """Train the numbered recipes of a directory in order. load: function of a recipe's path that loads it."""
+    from seq2seq.recipe.numbered import numbered_recipes
     from seq2seq.training.planned_runs import plan_directory
     from seq2seq.training.run import train as train_run
 
     planned = plan_directory(directory, lambda path, runs: load(path, planned=runs))
-    for number, one in enumerate(planned, 1):
-        recipe = load(directory / f"{one.group}.yaml")                          # with the models of the runs before
-        console.print_message(f"recipe {number} of {len(planned)}: {one.group}, in {one.run}")
-        _show(train_run(recipe, one.run, restart), recipe, one.run)
+    for number, (path, one) in enumerate(zip(numbered_recipes(directory), planned, strict=True), 1):
+        console.print_message(f"recipe {number} of {len(planned)}: {path}")
+        recipe = load(path)                                                     # with the models of the runs before
+        try:
+            scores = train_run(recipe, one.run)
+        except CheckpointError as error:
+            raise CheckpointError(f"{error} To train this recipe alone from the beginning: seq2seq train "
+                                  f"{shlex.quote(str(path))} --restart") from error
+        _show(scores, recipe, one.run)
+    tested = [shlex.quote(str(one.run)) for one in planned if one.recipe.data.test]
+    if len(tested) > 1:
+        console.print_message(f"compare them with: seq2seq compare {tested[0]} {tested[-1]}")
 
 
 def _show(scores: ScoresByTest, recipe: Recipe, run: Path) -> None:

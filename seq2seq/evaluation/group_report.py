@@ -63,7 +63,7 @@ class GroupReport:
         """
         values = [max((record[key] for record in log if key in record), default=None) for log in self.logs[group]]
         known = [value for value in values if value is not None]
-        return f"{mean(known) / unit:.1f}" if known else ""
+        return f"{mean(known) / unit:.2f}" if known else ""
 
     def _scores(self, test: str, metric: str) -> Table:
         by_group = self.scores[test][metric]

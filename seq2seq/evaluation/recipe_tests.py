@@ -11,6 +11,7 @@ from seq2seq.data.corpus import read_pairs, read_texts
 from seq2seq.data.parallel_text import require_as_many_lines
 from seq2seq.errors import CheckpointError, CorpusError, OptionError, UserError
 from seq2seq.evaluation.scores import require_parallel, warn_about_lines
+from seq2seq.files import STANDARD_INPUT
 from seq2seq.recipe import Corpus, Recipe
 from seq2seq.recipe.directions import has_direction
 from seq2seq.storage.checkpoints import (
@@ -78,6 +79,9 @@ def read_tests(systems: Sequence[Path], source: Path | None, references: Sequenc
             the recipe of the first model.
         language: code of the target language of the files; None: that of the first model, or "en" without a model.
     """
+    for path in systems:
+        if path != STANDARD_INPUT and not path.exists():
+            raise OptionError(f"{path} does not exist. Name a run, a bundle, or a file of translations.")
     model = next((path for path in systems if path.is_dir()), None)
     tags = () if model is None else stored_tags(bundle_metadata(resolve_model_path(model)))
     if references:

@@ -90,7 +90,8 @@ def compare_groups(groups: Mapping[str, Sequence[Sequence[str]]], references: Se
             p_value = None
         overall = _verdict(difference, p_value)
         alone = [_verdict(other[0] - one[0], _of_one_seed(other[0] - one[0], other[1] - one[1]))
-                 for one, other in zip(drawn[first], drawn[name], strict=False)]
+                 if _differing_lines(pair) >= MIN_DIFFERING_LINES else 0
+                 for one, other, *pair in zip(drawn[first], drawn[name], groups[first], systems, strict=False)]
         otherwise = [index for index, verdict in enumerate(alone) if len(systems) > 1 and verdict != overall]
         found[name] = GroupScore(values, deviation, difference, interval, p_value, otherwise)
     return found
@@ -141,7 +142,9 @@ def _of_one_seed(difference: float, sampled: np.ndarray) -> float:
 
 def _verdict(difference: float, p_value: float | None) -> int:
     """Return 1 or -1 for a significant difference, by its sign, and 0 for another one."""
-    return int(math.copysign(1, difference)) if p_value is not None and p_value < SIGNIFICANCE_LEVEL else 0
+    if difference == 0 or p_value is None or p_value >= SIGNIFICANCE_LEVEL:
+        return 0
+    return int(math.copysign(1, difference))
 
 
 def _differing_lines(systems: Sequence[Sequence[str]]) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +12,10 @@ from pathlib import Path
 from seq2seq import console
 from seq2seq.errors import OptionError, UserError
 from seq2seq.recipe import Recipe, load_recipe
+from seq2seq.recipe.numbered import numbered_recipes, run_beside
 from seq2seq.recipe.yaml_document import listed_values
 from seq2seq.training.run import train
+from seq2seq.training.synthetic_text import require_monolingual_text
 
 
 @dataclass(frozen=True)
@@ -61,17 +62,6 @@ def plan_runs(recipes: Sequence[Path], settings: Sequence[str], seeds: int, dire
     return planned
 
 
-def numbered_recipes(directory: Path) -> list[Path]:
-    """Return the recipes in a directory whose names begin with a number, such as 1_baseline.yaml, in the order of
-    these numbers."""
-    found = [(int(match[1]), path) for path in sorted(directory.glob("*.yaml"))
-             if (match := re.match(r"([0-9]+)[_-]", path.name))]
-    if not found:
-        raise UserError(f"{directory} has no numbered recipes, such as 1_baseline.yaml, which are trained one after "
-                        "the other. Name a recipe.")
-    return [path for _, path in sorted(found)]
-
-
 def plan_directory(directory: Path, load: Callable[[Path, Mapping[Path, Recipe]], Recipe]) -> list[PlannedRun]:
     """Return the runs of the numbered recipes of a directory, in order: that of 1_baseline.yaml is runs/1_baseline in
     this directory, where later recipes find it. All recipes are read, so that an error comes before the first training.
@@ -81,8 +71,10 @@ def plan_directory(directory: Path, load: Callable[[Path, Mapping[Path, Recipe]]
     runs: dict[Path, Recipe] = {}
     planned = []
     for path in numbered_recipes(directory):
-        run = Path(os.path.normpath(directory / "runs" / path.stem))
+        run = run_beside(path)
+        assert run is not None
         runs[run] = load(path, dict(runs))
+        require_monolingual_text(runs[run])
         planned.append(PlannedRun(path.stem, runs[run], run))
     return planned
 

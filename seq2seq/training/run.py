@@ -44,7 +44,7 @@ from seq2seq.inference.load_model import weights_to_start_from
 from seq2seq.model import Model, build_model
 from seq2seq.model.consistency import TokenCutoff
 from seq2seq.recipe import Corpus, Recipe, decoding_with
-from seq2seq.signals import stopping_by_ctrl_c
+from seq2seq.signals import Stopped, stopping_by_ctrl_c
 from seq2seq.storage.checkpoints import (
     RECIPE,
     Bundle,
@@ -105,7 +105,7 @@ def train(recipe: Recipe, run: str | Path, restart: bool | None = False) -> Scor
 
 def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool | None) -> ScoresByTest:
     """Train the model of a run. See `train`."""
-    with open_run(recipe, run, group, bool(restart), require_held_out(recipe)):
+    with _without_second_restart(restart), open_run(recipe, run, group, bool(restart), require_held_out(recipe)):
         _set_up(recipe)                                                     # also for the translation of text
         text = training_text(recipe, run, group)
         if group.is_main and restart is not None and not list_checkpoints(run):     # None: of `adapt`
@@ -133,6 +133,18 @@ def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool | None)
 
 
 # Start
+
+
+@contextmanager
+def _without_second_restart(restart: bool | None) -> Iterator[None]:
+    """Let the message of a training that was stopped say how it is resumed if it began with --restart."""
+    try:
+        yield
+    except Stopped as stopped:
+        if not restart:
+            raise
+        message = str(stopped).replace("the same command again", "the same command without --restart")
+        raise Stopped(stopped.exit_code - 128, message) from None
 
 
 @contextmanager
@@ -332,6 +344,9 @@ def _require_same_data(checkpoint: Checkpoint, tokenizers: Tokenizers, text: Tra
                               f"model. Undo this change, {remedy}")
 
 
+GENERATED = "the generated side of"
+
+
 def _changed(corpora: Sequence[Corpus], recipe: Recipe, run: Path, before: Sequence[str], now: Sequence[str]) -> str:
     """Return the names of the files and data sets with another checksum than before. before, now: see
     `text_checksums`, of all corpora."""
@@ -339,10 +354,12 @@ def _changed(corpora: Sequence[Corpus], recipe: Recipe, run: Path, before: Seque
     synthetic = (run / SYNTHETIC).resolve()
     for corpus in corpora:
         paths = [recipe.data_directory / path for path in corpus.paths]
-        names += [f"the generated side of {corpus.label}" if path.parent.resolve() == synthetic else str(path)
+        names += [f"{GENERATED} {corpus.label}" if path.parent.resolve() == synthetic else str(path)
                   for path in paths] or [corpus.label]
     # Only the main rank knows the names of generated text, and its message is the one that is shown.
     changed = [name for name, old, new in zip(names, before, now, strict=False) if old != new]
+    given = [name for name in changed if not name.startswith(GENERATED)]
+    changed = given or changed                          # generated text changes with the text that is translated
     return " and ".join(dict.fromkeys(changed))
 
 

@@ -33,7 +33,7 @@ from seq2seq.recipe.combinations import SAMPLING_KEYS
 from seq2seq.recipe.decoding_section import SINGLE_SAMPLE
 from seq2seq.recipe.directions import has_direction
 from seq2seq.storage.atomic import delete, make_directories, replace_file, replacing
-from seq2seq.storage.checkpoints import RECIPE, resolve_model_path, stored_recipe
+from seq2seq.storage.checkpoints import RECIPE, list_checkpoints, resolve_model_path, stored_recipe
 from seq2seq.storage.directories import crc32_of, read_metadata
 from seq2seq.tokenizers.source import Source
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup, translate_whole_blocks
@@ -100,6 +100,11 @@ def _find(spec: Corpus, recipe: Recipe, directory: Path) -> tuple[list[Path], Pa
     """Return the result of `_paths`, and True if the translation is finished."""
     models, text, translation = _paths(spec, recipe, directory)
     finished = _finished(translation) is not None or _taken_from_another_run(translation)
+    other = next(translation.parent.glob(translation.name.replace(_key_in(translation), "*")), None)
+    if not finished and other is not None and list_checkpoints(directory.parent):
+        raise CheckpointError(f"{directory.parent} was trained on another translation of {text}: {other.name}. Since "
+                              "then, the text, its part of the recipe or the model that translates it has changed. "
+                              "Undo the change, or train from the beginning with --restart.")
     if finished:
         delete(part_of(translation))                                    # of a run that was killed before deleting it
     else:
@@ -165,7 +170,7 @@ def _finished(translation: Path) -> dict[int, str] | None:
 def _paths(spec: Corpus, recipe: Recipe, directory: Path) -> tuple[list[Path], Path, Path]:
     """Return the paths of the models, of the monolingual text, and of its translation."""
     models = [resolve_model_path(recipe.directory / model) for model in spec.translated_by or ()]
-    text = recipe.data_directory / str(spec.source if spec.target is None else spec.target)
+    text = _text(spec, recipe)
     source, target = map(canonical, _direction(spec, recipe))
     name = re.sub(r"[^\w-]+", "_", text.name.partition(".")[0])[:60]
     return models, text, directory.absolute() / f"{name}.{source}-{target}.{_key(spec, recipe, models, text)}.txt"
@@ -270,6 +275,18 @@ def _require_direction(spec: Corpus, recipe: Recipe, models: Sequence[Path]) -> 
             raise RecipeError(f"{key}{model} {found}; the corpus {spec.label} needs a model from {source} to {target}. "
                               "Name such a model in `translated_by`, or correct the side of the text: "
                               f"`{'source' if spec.target is None else 'target'}` is text in {source}.")
+
+
+def require_monolingual_text(recipe: Recipe) -> None:
+    """Raise CorpusError if a text that will be translated is empty."""
+    for spec in recipe.data.train:
+        if spec.translated_by:
+            _require_text(spec, _text(spec, recipe))
+
+
+def _text(spec: Corpus, recipe: Recipe) -> Path:
+    """Return the path of a monolingual text."""
+    return recipe.data_directory / str(spec.source if spec.target is None else spec.target)
 
 
 def _require_text(spec: Corpus, text: Path) -> None:

@@ -95,7 +95,8 @@ def test_more_text_than_back_translation_needs_is_left_out(directory):  # noqa: 
 
 def test_text_or_options_of_which_nothing_comes_are_refused(directory):  # noqa: F811
     files = write(PAIRS)
-    for text, option, reason in ((["", " "], (), "has no line for back-translation"),
+    for text, option, reason in ((["", " "], (), "mono.yy is empty"),
+                                 (["a \ufffd"], (), "has no line for back-translation"),
                                  ([source for source, _ in PAIRS], (), "looks like xx, the source language"),
                                  (SENTENCES[:9], ("--minutes", "3"), "--minutes plans a single training")):
         found = run_command("init", *files, *CODES, "--output", "mine", "--monolingual", monolingual(text), *option)
@@ -123,7 +124,29 @@ def test_all_recipes_are_checked_and_trained_by_one_command_each(three):
     baseline, reverse, final = json.loads(checked.out)
     assert final["pairs"] == baseline["pairs"] + 97 and final["sentences"] > 97
     assert all(cost["hours"] > 0 for cost in (baseline, reverse, final))
-    assert b" 3_final " in run_command("check", "three", *SHORT).out
-    assert run_command("train", "three", *SHORT).code == 0
+    quick = run_command("check", "three", *SHORT, "--no-measure")
+    assert quick.code == 0 and b" 3_final " in quick.out
+    trained = run_command("train", "three", *SHORT)
+    assert trained.code == 0
+    assert "compare them with: seq2seq compare three/runs/1_baseline three/runs/3_final" in trained.err
     assert [path.name for path in sorted(Path("three/runs").iterdir())] == ["1_baseline", "2_reverse", "3_final"]
     assert list(Path("three/runs/3_final/synthetic").glob("monolingual.yy-xx.*.txt"))
+
+    # A change of the text is noticed before anything is translated or trained, and one recipe alone is trained anew.
+    with Path("three/monolingual.yy").open("a", encoding="utf-8") as file:
+        file.write(f"{SENTENCES[-1]}\n")
+    changed = run_command("train", "three", *SHORT)
+    assert changed.code == 2 and "another translation of" in changed.err and "translating" not in changed.err
+    assert "seq2seq train three/3_final.yaml --restart" in changed.err
+    assert run_command("train", "three/3_final.yaml", "--restart", *SHORT).code == 0
+    assert run_command("train", "three", *SHORT).code == 0
+    assert [path.name for path in sorted(Path("three/runs").iterdir())] == ["1_baseline", "2_reverse", "3_final",
+                                                                            "3_final.1"]
+
+
+def test_an_empty_text_that_a_later_recipe_translates_is_an_error_before_the_first_training(three):
+    Path("three/monolingual.yy").write_text("")
+    for command in ("train", "check"):
+        found = run_command(command, "three", *SHORT)
+        assert found.code == 2 and "has no text to translate" in found.err
+    assert not Path("three/runs").exists()

@@ -86,6 +86,11 @@ def test_a_difference_counts_if_it_holds_for_seeds_and_sentences():
 def test_equal_translations_and_a_single_seed_are_never_significant_by_themselves():
     same = group(0.2, 1, 1)
     assert compare_groups({"a": same, "b": same}, [REFERENCES], "en", "bleu", 50)["b"].p_value is None
+    for metric in ("bleu", "ter"):
+        both = {"a": group(0.2, 1, 2), "b": group(0.2, 1, 2)}
+        assert compare_groups(both, [REFERENCES], "en", metric, 50)["b"].otherwise == []
+    wrong = {name: [[f"{name} {number}" for number in range(len(REFERENCES))]] * 2 for name in ("x", "y")}
+    assert compare_groups(wrong, [REFERENCES], "en", "ter", 50)["y"].otherwise == []
     one = compare_groups({"a": group(0.2, 1), "b": group(0.2, 2, 3)}, [REFERENCES], "en", "bleu", 50)["b"]
     assert one.p_value is not None
     assert compare_groups({"a": group(0.2, 1), "b": group(0.2, 2)}, [REFERENCES], "en", "bleu", 50)["b"].otherwise == []

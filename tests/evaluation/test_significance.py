@@ -138,7 +138,7 @@ def test_a_baseline_model_needs_a_source_and_files_are_checked_before_translatin
     assert "short: 1 line; " in capsys.readouterr().err
     assert main(["compare", str(model), str(files / "missing"), "--source", str(files / "good"), "--reference",
                  str(files / "reference")]) == 2
-    assert "missing cannot be read" in capsys.readouterr().err
+    assert "missing does not exist" in capsys.readouterr().err
     assert not loaded
 
 

@@ -120,3 +120,18 @@ def test_a_directory_without_numbered_recipes_cannot_be_trained(directory):
         assert found.code == 2 and "no numbered recipes" in found.err
     (directory / "empty/1_a.yaml").write_text(RECIPE)
     assert "no effect" in run_command("train", "empty", "--run-dir", "x").err
+    assert "Name the one" in run_command("train", "empty", "--restart").err
+
+
+def test_a_stopped_restart_is_resumed_without_the_option(directory, monkeypatch):
+    for expected in ("run the same command again", "run the same command without --restart"):
+        interrupting(monkeypatch, 3, press_ctrl_c)
+        restart = ["--restart"] if "without" in expected else []
+        stopped = run_command("train", "recipe.yaml", *SETTINGS, *restart)
+        assert stopped.code == 130 and expected in stopped.err
+    assert run_command("train", "recipe.yaml", *SETTINGS).code == 0
+
+
+def test_what_does_not_exist_is_no_file_of_translations(directory):
+    found = run_command("compare", "runs/a", "runs/b")
+    assert found.code == 2 and "runs/a does not exist" in found.err
