@@ -193,7 +193,8 @@ class SimulatedGPU(TorchDispatchMode):
                             "get_device_capability": self.capability, "get_device_name": "simulated GPU",
                             "mem_get_info": (MEMORY, MEMORY),
                             "get_device_properties": SimpleNamespace(total_memory=MEMORY),
-                            "max_memory_allocated": 0, "max_memory_reserved": 0, "manual_seed_all": None,
+                            "max_memory_allocated": 0, "max_memory_reserved": 0,
+                            "reset_peak_memory_stats": None, "manual_seed_all": None,
                             "set_device": None,
                             "_exchange_device": 0, "_maybe_exchange_device": 0}.items():
             yield torch.cuda, name, lambda *_, value=value, **__: value
