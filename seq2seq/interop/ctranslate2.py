@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,7 +30,7 @@ from seq2seq.interop.exporting import (
 from seq2seq.model.attention import CrossAttention, SelfAttention
 from seq2seq.model.relative_positions import MAX_DISTANCE
 from seq2seq.model.transformer import DecoderLayer, FeedForward, Transformer
-from seq2seq.recipe import ModelSection, Recipe, TransformerSection
+from seq2seq.recipe import Recipe, TransformerSection
 from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID, Tokenizers, Vocabulary
@@ -38,8 +39,8 @@ from seq2seq.translation.translation import Translation
 
 QUANTIZATIONS = ("float32", "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16")
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "gelu_tanh": "GELUTanh"}
-PARTS_OF_T5 = {"positions": "relative", "activation": "gelu_tanh", "norm_type": "rms", "gated": True, "bias": False}
-"""Keys of a Transformer, with the values that CTranslate2 computes although some other libraries do not."""
+unsupported_by_ctranslate2 = partial(unsupported_feature, knows_t5=True)
+"""Function of a section `model` that returns the reason why CTranslate2 does not support it; "" if it does."""
 MODEL_FILE = "model.bin"
 MAX_LENGTH = 256
 """CTranslate2's default maximum length of a translation, in pieces. A translation that exceeds the positions of the
@@ -106,15 +107,6 @@ def export_model(path: Path, output: Path, quantization: str = "float32", source
     return write_checked_export(output, f"the export to ctranslate2 ({quantization})", write,
                                 lambda directory: CTranslate2Model(directory, tokenizers, recipe), ours, lines,
                                 tolerance_of(quantization))
-
-
-def unsupported_by_ctranslate2(section: ModelSection) -> str:
-    """Return the reason why CTranslate2 does not support the model; "" if it can be exported."""
-    if isinstance(section, TransformerSection):
-        fields = TransformerSection.model_fields
-        parts = [key for key, value in PARTS_OF_T5.items() if getattr(section, key) == value]
-        section = section.model_copy(update={key: fields[key].default for key in (*parts, "head_size")})
-    return unsupported_feature(section)
 
 
 def convert(model: Transformer, section: TransformerSection, tokenizers: Tokenizers, directory: Path,

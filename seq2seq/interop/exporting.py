@@ -218,10 +218,12 @@ def inference_copy(model: Model) -> Transformer:
     return cast(Transformer, for_inference(model, "fp32"))
 
 
-def unsupported_feature(section: ModelSection) -> str:
-    """Return the reason why other libraries do not support the model; "" if it can be exported."""
-    if section.export_peculiarity is not None:
-        return f"it {section.export_peculiarity}"
+def unsupported_feature(section: ModelSection, knows_t5: bool = False) -> str:
+    """Return the reason why other libraries do not support the model; "" if it can be exported. knows_t5: True for a
+    library that computes the parts of T5 in any Transformer, as the kernels do."""
+    peculiarity = section.peculiarity if knows_t5 else section.export_peculiarity
+    if peculiarity is not None:
+        return f"it {peculiarity}"
     has_window = cast(TransformerSection, section).window is not None
     return "its attention is limited to a window (model.window)" if has_window else ""
 
