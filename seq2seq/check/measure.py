@@ -46,7 +46,6 @@ def measure(text: TrainingText, tokenizers: Tokenizers, report: Report, translat
 
     translates: True to measure the time of the preparation, and of translating validation sentences, too.
     """
-
     from seq2seq.devices import configure_process, peak_memory, reset_peak_memory
     from seq2seq.storage.tokenizer_files import save_tokenizers
     from seq2seq.training.optimizers import learning_rate

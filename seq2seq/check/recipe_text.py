@@ -42,7 +42,8 @@ class Step(Enum):
 
 REAL_WEIGHT, CONTINUED_RATE = 3, 0.5
 """Weight of the pairs beside back-translated sentences, and learning rate of a training that continues, relative to
-that of its start (recipes/little_text)."""
+that of its start. With these values, 5,000 pairs gained 2.4 BLEU over as many steps on the pairs alone, in one seed
+(recipes/little_text); other values were not tried."""
 MAX_NAMED = 3
 """Maximum number of files that the recipe names."""
 EPOCHS = 30
@@ -111,6 +112,7 @@ class Draft:
 
 
 def recipe_text(draft: Draft, settings: Settings, step: Step = Step.ONLY) -> str:
+    """Return the YAML of a recipe, with comments that say why its settings suit the text."""
     source, target = draft.languages[::-1] if step is Step.REVERSE else draft.languages
     pairs, max_steps = draft.pairs, settings.max_steps
     name = re.sub("[^A-Za-z0-9_.-]", "_", draft.output.absolute().name).lstrip("_.-") or "_".join(draft.languages)

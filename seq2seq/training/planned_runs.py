@@ -20,9 +20,10 @@ from seq2seq.training.synthetic_text import require_monolingual_text
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """Run of a comparison.
+    """Run of a comparison, or of a numbered recipe.
 
-    group: name of its recipe and values; only the seeds of the runs of a group differ. run: directory.
+    group: in a comparison, name of the recipe and its values; only the seeds of the runs of a group differ. Of a
+    numbered recipe, the name of its file without the ending. run: directory.
     """
 
     group: str

@@ -344,9 +344,6 @@ def _require_same_data(checkpoint: Checkpoint, tokenizers: Tokenizers, text: Tra
                               f"model. Undo this change, {remedy}")
 
 
-GENERATED = "the generated side of"
-
-
 def _changed(corpora: Sequence[Corpus], recipe: Recipe, run: Path, before: Sequence[str], now: Sequence[str]) -> str:
     """Return the names of the files and data sets with another checksum than before. before, now: see
     `text_checksums`, of all corpora."""
@@ -354,12 +351,10 @@ def _changed(corpora: Sequence[Corpus], recipe: Recipe, run: Path, before: Seque
     synthetic = (run / SYNTHETIC).resolve()
     for corpus in corpora:
         paths = [recipe.data_directory / path for path in corpus.paths]
-        names += [f"{GENERATED} {corpus.label}" if path.parent.resolve() == synthetic else str(path)
+        names += [f"the generated side of {corpus.label}" if path.parent.resolve() == synthetic else str(path)
                   for path in paths] or [corpus.label]
     # Only the main rank knows the names of generated text, and its message is the one that is shown.
     changed = [name for name, old, new in zip(names, before, now, strict=False) if old != new]
-    given = [name for name in changed if not name.startswith(GENERATED)]
-    changed = given or changed                          # generated text changes with the text that is translated
     return " and ".join(dict.fromkeys(changed))
 
 
