@@ -57,10 +57,19 @@ class Checker:
         self.functions, self.exact = Functions(library), exact
         self.fp32 = self.functions.precision == "fp32"
         self.stored_dtype = np.dtype(self.functions.stored_dtype)
-        # In int8 the tolerance is wide, because a value about halfway between two levels may be rounded up or down.
-        self.tolerance_of_stacks = 3e-4 if self.fp32 else 0.1
+        # True: the weights of fp32 layers are so large that the softmax of attention is saturated.
+        self.saturated = True
         self.random = np.random.default_rng(seed)
         self.begin()
+
+    @property
+    def tolerance_of_stacks(self) -> float:
+        """Tolerance of whole stacks. In int8 it is wide, because a value about halfway between two levels may be
+        rounded up or down. In fp32, 200 shapes with each of six seeds differ by at most 4.0e-6. If the softmax is
+        saturated, it multiplies the rounding of nearly equal scores of some hundreds, which depends on the order of the
+        sums: the portable kernels then differ by up to 8.4e-4, and NumPy in fp32 by up to 2.3e-4.
+        """
+        return 0.1 if not self.fp32 else 1e-3 if self.saturated else 1e-5
 
     def begin(self) -> None:
         """Release the buffers of the previous shape."""
@@ -132,7 +141,8 @@ class Checker:
         """Return a random linear layer and its reference function."""
         levels = self.random.integers(-127, 128, (outputs, inputs))
         # In fp32, with powers of two, products with integers are exact, so wrong sums are found.
-        scale = self.input(2.0 ** -self.random.integers(8, 14, outputs) if self.fp32 else
+        least = 6 if self.saturated else 8
+        scale = self.input(2.0 ** -self.random.integers(least, least + 6, outputs) if self.fp32 else
                            self.random.uniform(0.5, 2, outputs) / (127 * inputs**0.5))
         bias = self.input(self.random.normal(size=outputs)) if self.random.random() < 0.8 else None
         weights = levels * scale[:, None].astype(np.float64)
@@ -346,6 +356,7 @@ class Checker:
 
     def check_stack(self) -> None:
         """Check `encode`, then `step` at a few positions, then `cross_attention`, then `search`."""
+        self.saturated = bool(self.random.random() < 0.25)
         heads, head_size = int(self.random.integers(1, 4)), int(self.random.choice([4, 7, 16, 32]))
         features, feed_forward, vocab_size = heads * head_size, self.random_size(100), self.random_size(150) + 4
         d_model = features if self.random.random() < 0.5 else int(self.random.integers(2, 101))
