@@ -14,7 +14,6 @@ from seq2seq.alignment.shown_maps import (
     COLUMNS,
     NAMES,
     ROWS,
-    SPACE,
     AttentionMapSelection,
     Label,
     attention_weights,
@@ -152,4 +151,4 @@ def _grid_columns(count: int, selection: AttentionMapSelection, pair: PairAttent
 
 
 def _tick_text(label: Label) -> str:
-    return label.text.replace(SPACE, "·").replace("$", r"\$")                   # two $ would enclose a formula
+    return label.text.replace("$", r"\$")                                       # two $ would enclose a formula

@@ -59,6 +59,7 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False, translates: 
     report = Report(recipe.name, [], warnings=[
         f"{warning.fault} {warning.remedy}" for warning in first_line_warnings(recipe)])
     uses_run_tokenizer = check_run_directory(recipe, run, report)
+    run_errors = list(report.errors)                                            # another --run-dir solves these
     add_direction_warnings(recipe, report.warnings)
     text, missing = existing_text(recipe, run)
     tokenizers, tokenizer_error = load_or_make_tokenizers(text, run, uses_run_tokenizer)
@@ -131,6 +132,6 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False, translates: 
         check_initial_weights(recipe, tokenizers, run, report)
     estimate_disk(recipe, run, report)
     report.errors, report.warnings = list(dict.fromkeys(report.errors)), list(dict.fromkeys(report.warnings))
-    if measured and tokenizers is not None and report.training and not report.errors:
+    if measured and tokenizers is not None and report.training and report.errors == run_errors:
         measure(text, tokenizers, report, translates)
     return report

@@ -93,13 +93,20 @@ class TrainingLoop:
         start = self.section.start_from
         self.licence_of_start = None if start is None else licence_of(self.recipe.directory / start)
 
+    @property
+    def has_ended(self) -> bool:
+        """True if no step and no validation is left."""
+        return self.state.finished(self.recipe) and self.state.validated()
+
     def train(self) -> None:
         """Train until the last step or early stopping. Then average checkpoints if the recipe says so.
 
         Raises:
             Stopped: a signal stopped the training, which has saved a checkpoint.
         """
-        self._print_summary()
+        had_ended = self.has_ended
+        if not had_ended:
+            self._print_summary()
         log = Log(self.run, self.state.step, self.state.logged) if self.group.is_main else NoLog()
         self.clock.pop()                                                        # the preparation
         reset_peak_memory(str(self.device))
@@ -113,7 +120,8 @@ class TrainingLoop:
             log.close()
             self.close()
         self._read()
-        console.print_message(f"trained {self.state.summary()}")
+        if not had_ended:
+            console.print_message(f"trained {self.state.summary()}")
 
     def free_step(self) -> None:
         """Free the weights and optimizer state of a training that has ended. The best model is evaluated without them.

@@ -112,7 +112,7 @@ def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool | None)
             warn_about_overlap(recipe, text.corpora, run / PREPARED)
         while True:
             training = start_training(recipe, run, group, text)
-            if training.state.finished(recipe) and training.state.validated():
+            if training.has_ended:
                 log_lines.print_finished(run, recipe, training.state, advise=restart is not None)
             try:
                 training.train()

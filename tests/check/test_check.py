@@ -247,6 +247,8 @@ def test_a_run_of_another_recipe_is_an_error_once_it_has_learnt_something(direct
     assert main(["train", "recipe.yaml", "--run-dir", "run", "--set", "training.max_steps=2"]) == 0
     assert not errors("training.max_steps=3")
     assert "model.dropout: 0.1 -> 0.3" in errors("model.dropout=0.3")
+    other = check_recipe(load_recipe("recipe.yaml", ["model.dropout=0.3"]), Path("run"), measured=True)
+    assert other.errors and other.measured["seconds_a_step"] > 0, "in another run directory, it can be trained"
 
 
 def test_a_tokenizer_that_is_to_be_taken_over_and_is_not_there_is_an_error(directory):
