@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -19,7 +19,7 @@ from seq2seq.check.given_text import GivenText
 from seq2seq.check.measure import PAIRS as MEASURED_PAIRS
 from seq2seq.check.measure import measure
 from seq2seq.check.monolingual_text import check_monolingual_text, choose_lines
-from seq2seq.check.pair_checks import CorpusChecker
+from seq2seq.check.pair_checks import CorpusChecker, LanguageChecker
 from seq2seq.check.read_corpora import CorpusReader
 from seq2seq.check.recipe_text import (
     BATCH_TOKENS,
@@ -28,6 +28,7 @@ from seq2seq.check.recipe_text import (
     MIN_STEPS,
     Draft,
     Monolingual,
+    Parent,
     Settings,
     Step,
 )
@@ -59,7 +60,7 @@ from seq2seq.data.pair_augmenter import PLACEHOLDER, TAG
 from seq2seq.data.preparation import TrainingText, make_tokenizers
 from seq2seq.errors import CorpusError, OptionError, UserError
 from seq2seq.evaluation.significance import expected_interval
-from seq2seq.languages import same_code, suggestion_for
+from seq2seq.languages import main_language, same_code, suggestion_for
 from seq2seq.recipe import Corpus, Languages, Recipe, load_recipe
 from seq2seq.recipe.data_section import Data
 from seq2seq.recipe.model_sizes import consistency_for, size_for
@@ -84,6 +85,9 @@ MAX_PAIRS_READ = 10_000
 """Number of pairs from which the languages of both sides are learned."""
 MONOLINGUAL_PER_PAIR = 3
 """Maximum number of back-translated sentences for each pair."""
+OWN_SHARE, MAX_WEIGHT = 0.25, 10
+"""Share of the own pairs in an epoch of `Step.PARENT`, and the largest weight that they get for it. Other values were
+not tried."""
 MAX_INTERVAL, GOOD_INTERVAL = 4.0, 2.0
 """Half of the 95 % interval of BLEU above which a set is reported as too small, and that of the size to aim at."""
 
@@ -95,8 +99,9 @@ class NewRecipe:
     scanned: report on the given text before cleaning. train: report on the training text after cleaning.
     text: the given text. pairs: number of pairs of each set. copies: number of pairs left out, because they repeat a
     held-out pair or have a sentence of a given set. intervals: for each held-out set, half of BLEU's 95 % interval.
-    warnings: problems of the text that the settings do not solve. notes: about the time of the training. monolingual:
-    text in the target language, for which there are several recipes.
+    warnings: problems of the text that the settings do not solve. notes: about the time of the training. monolingual,
+    parent: text in the target language, or pairs of other languages, for which there are several recipes; `recipe` is
+    then the first, and `path` their directory.
     """
 
     path: Path
@@ -112,10 +117,13 @@ class NewRecipe:
     warnings: list[str]
     notes: list[str]
     monolingual: Monolingual | None = None
+    parent: Parent | None = None
+
 
 def write_recipe(corpora: Sequence[Corpus], languages: tuple[str, str], output: Path, seed: int = 1,
                  valid: Sequence[Corpus] = (), test: Sequence[Corpus] = (), minutes: float | None = None,
-                 monolingual: Sequence[Path] = ()) -> NewRecipe:
+                 monolingual: Sequence[Path] = (), parent: tuple[Sequence[Corpus], tuple[str, str]] | None = None
+                 ) -> NewRecipe:
     """Write a new directory with a recipe and its training, validation and test text.
 
     The directory appears only when it is complete. The amount of text decides the settings of the recipe, and what
@@ -128,18 +136,25 @@ def write_recipe(corpora: Sequence[Corpus], languages: tuple[str, str], output: 
             a held-out set.
         minutes: time of the training on this machine to which its size and steps are fitted. None: as many steps as
             suit the text.
-        monolingual: text in the target language. The recipes are then those of `Step`, for back-translation.
+        monolingual: text in the target language. The recipes are then those of back-translation (`Step.FINAL`).
+        parent: pairs of other languages, and the codes of their source and target. The recipes are then those of
+            transfer learning (`Step.CHILD`).
     """
     require_new(output)
-    if monolingual and minutes is not None:
-        raise OptionError("--minutes plans a single training, and --monolingual three. Leave one of them out; seq2seq "
-                          "check measures the time of each recipe.")
+    several = [option for option, text in (("--monolingual", monolingual), ("--parent", parent)) if text]
+    if len(several) > 1:
+        raise OptionError("--monolingual and --parent plan different trainings. Leave one of them out.")
+    if several and minutes is not None:
+        raise OptionError(f"--minutes plans a single training, and {several[0]} several. Leave one of them out; "
+                          "seq2seq check measures the time of each recipe.")
     recipe = _recipe_of(corpora, languages)
     text = GivenText(corpora, recipe)
+    parent_text = None if parent is None else _parent_text(*parent, text)
     if monolingual:
         check_monolingual_text(monolingual, [pair[1:] for pair in islice(text.pairs(), MAX_PAIRS_READ)],
                                recipe.languages)
     scanned, augmented = _scan(text)
+    scanned_parent = None if parent_text is None else _scan(parent_text)[0]
     own = _given_sets(recipe, valid, test)
     split = [name for name, given in (("valid", valid), ("test", test)) if not given]
     sentences = Sentences(pair for pairs in own.values() for pair in pairs)
@@ -171,26 +186,29 @@ def write_recipe(corpora: Sequence[Corpus], languages: tuple[str, str], output: 
         settings = replace(settings, consistency=consistency_for(draft.kept))
         notes: list[str] = []
         if minutes is None:
-            settings, steps_per_epoch = _full(draft, settings, size, train)
+            settings, steps_per_epoch = _full(draft, settings, size, [train])
         else:
             settings, steps_per_epoch, notes = _fitted(draft, settings, size, train, minutes)
         written = draft.write(settings)
         warnings, intervals = _held_out_warnings(written, checker, own)
         if monolingual:
             written = _write_steps(draft, settings, train, monolingual)
-    path = output if monolingual else output / Step.ONLY.value
+        elif parent_text is not None and scanned_parent is not None:
+            written, settings, steps_per_epoch = _write_parent(draft, settings, train, parent_text, scanned_parent)
+    path = output if several else output / Step.ONLY.value
     return NewRecipe(path, written.with_directory(output), settings.size, scanned, train.report, text, pairs,
                      len(left_out), steps_per_epoch, intervals,
-                     [*_text_warnings(train.report, written), *warnings], notes, draft.monolingual)
+                     [*_text_warnings(train.report, written), *warnings], notes, draft.monolingual, draft.parent)
 
 
-def _full(draft: Draft, settings: Settings, size: str, train: CorpusReader) -> tuple[Settings, int]:
+def _full(draft: Draft, settings: Settings, size: str, train: Sequence[CorpusReader], step: Step = Step.ONLY
+          ) -> tuple[Settings, int]:
     """Return the settings of a training of EPOCHS with a model of this size, and its steps per epoch."""
     settings = replace(settings, size=size, batch_tokens=BATCH_TOKENS[size])
-    steps_per_epoch = _steps_per_epoch(draft.write(settings), train)
+    steps_per_epoch = _steps_per_epoch(draft.write(settings, step), train)
     while steps_per_epoch * EPOCHS_WARNING_THRESHOLD < MIN_STEPS and settings.batch_tokens > MIN_BATCH_TOKENS:
         settings = replace(settings, batch_tokens=settings.batch_tokens // 2)
-        steps_per_epoch = _steps_per_epoch(draft.write(settings), train)
+        steps_per_epoch = _steps_per_epoch(draft.write(settings, step), train)
     return replace(settings, max_steps=max(-(-EPOCHS * steps_per_epoch // 100) * 100, MIN_STEPS)), steps_per_epoch
 
 
@@ -202,7 +220,7 @@ def _fitted(draft: Draft, settings: Settings, size: str, train: CorpusReader, mi
     full: dict[str, tuple[Settings, int]] = {}
 
     def measured(size: str, consistency: float) -> Candidate:
-        full[size] = sized, steps_per_epoch = _full(draft, replace(settings, consistency=consistency), size, train)
+        full[size] = sized, steps_per_epoch = _full(draft, replace(settings, consistency=consistency), size, [train])
         recipe = draft.write(sized)
         report = Report(recipe.name, [])
         estimate_vocabulary(recipe, train.tokenizers, {}, report)
@@ -251,11 +269,8 @@ def _fitted(draft: Draft, settings: Settings, size: str, train: CorpusReader, mi
 def _write_steps(draft: Draft, settings: Settings, train: CorpusReader, monolingual: Sequence[Path]) -> Recipe:
     """Write the recipes that follow each other for text in the target language, instead of the only one. Return the
     first of them."""
-    only = draft.directory / Step.ONLY.value
-    recipe, target = load_recipe(only), draft.languages[1]
-    only.unlink()
-    sentences = Sentences(pair[1:] for spec in recipe.data.held_out().values()
-                          for pair in GivenText([spec], recipe).pairs())
+    recipe, target = _without_only(draft), draft.languages[1]
+    sentences = _held_out_sentences(recipe)
     lines, read = choose_lines(monolingual, sentences, MONOLINGUAL_PER_PAIR * draft.kept, draft.seed)
     assert train.tokenizers is not None
     lengths = [(line, len(ids)) for line, ids in zip(lines, train.tokenizers.target.encode(lines), strict=True)
@@ -270,17 +285,94 @@ def _write_steps(draft: Draft, settings: Settings, train: CorpusReader, monoling
     return first
 
 
-def _recipe_of(corpora: Sequence[Corpus], languages: tuple[str, str]) -> Recipe:
-    """Return a recipe for the functions of `check`: the corpora are its training and validation text."""
+def _parent_text(corpora: Sequence[Corpus], codes: tuple[str, str], own: GivenText) -> GivenText:
+    """Return the pairs of other languages. Raises CorpusError if their sides are exchanged: the language that they
+    share with the own pairs is on the other side."""
+    recipe, languages = _recipe_of(corpora, codes, "--parent-"), own.recipe.languages.codes
+    shared = list(map(same_code, codes, languages))
+    if all(shared):
+        raise OptionError(f"--parent {corpora[0].label}: the languages are those of your own pairs, {codes[0]} and "
+                          f"{codes[1]}. Give these pairs as training text, without --parent. If they are in other "
+                          "languages, give --parent-source-language or --parent-target-language.")
+    text = GivenText(corpora, recipe)
+    pairs, own_pairs = ([pair[1:] for pair in islice(each.pairs(), MAX_PAIRS_READ)] for each in (text, own))
+    checker = LanguageChecker(pairs, recipe.languages)
+    if any(shared) and checker.can_check:
+        side = shared.index(True)
+        mixed = ((number, *(own_pair[:1] + pair[1:] if side == 0 else pair[:1] + own_pair[1:]))
+                 for number, (pair, own_pair) in enumerate(zip(cycle(pairs), own_pairs, strict=False), 1))
+        name, other = (("source", "target"), ("target", "source"))[side]
+        if checker.report(mixed).other_languages.get(name) == main_language(codes[1 - side]):
+            raise CorpusError(f"--parent {text.label}: the {other}, not the {name}, looks like the {name} of your own "
+                              f"pairs, {codes[side]}. Give its files (of a table, its columns) in the other order.")
+    return text
+
+
+def _write_parent(draft: Draft, settings: Settings, train: CorpusReader, text: GivenText, scanned: CorpusReport
+                  ) -> tuple[Recipe, Settings, int]:
+    """Write the two recipes of transfer learning, instead of the only one. Return the first, its settings and its steps
+    per epoch. text, scanned: pairs of other languages, and the report on them."""
+    sentences = _held_out_sentences(load_recipe(draft.directory / Step.ONLY.value))
+    codes, pairs = (str(text.recipe.languages.source), text.recipe.languages.target), 0
+    with ExitStack() as stack:
+        files = [stack.enter_context((draft.directory / f"parent.{code}").open("w", encoding="utf-8", newline="\n"))
+                 for code in codes]
+        for _, *pair in text.pairs():
+            if not sentences.share_one_with(*pair):
+                pairs += 1
+                for file, side in zip(files, pair, strict=True):
+                    file.write(side.replace("\r", " ") + "\n")
+    if not pairs:
+        raise CorpusError(f"--parent {text.label}: every one of {scanned.lines:,} pairs has a sentence of the "
+                          "validation or test set. Give other pairs.")
+    weight = round(pairs / draft.kept * OWN_SHARE / (1 - OWN_SHARE))
+    draft.parent = Parent(codes, pairs, scanned.lines, max(1, min(weight, MAX_WEIGHT)))
+    size = size_for(draft.kept + pairs)
+    child, _ = _full(draft, settings, size, [train])
+    _without_only(draft)
+    of = f"pairs of {' and '.join(codes)}"
+    cleaning = [_cleaning_line(kind, scanned.findings[kind], scanned.lines, of)
+                for kind in frequent_kinds(scanned.findings, scanned.lines) if kind in CLEANING]
+    known = [line for line in cleaning if not any(line.splitlines()[-1] in own for own in settings.cleaning)]
+    parent = replace(settings, size=size, consistency=0, cleaning=(*settings.cleaning, *known))
+    recipe = draft.write(parent, Step.PARENT)
+    tokenizers = make_tokenizers(TrainingText.of(recipe))
+    readers = [CorpusReader("train", spec, recipe, tokenizers) for spec in recipe.data.train]
+    for reader in readers:
+        reader.read_train()
+        if reader.report.error:
+            raise CorpusError(reader.report.error)
+    parent, steps_per_epoch = _full(draft, parent, size, readers, Step.PARENT)
+    recipe = draft.write(parent, Step.PARENT)
+    draft.write(child, Step.CHILD)
+    return recipe, parent, steps_per_epoch
+
+
+def _without_only(draft: Draft) -> Recipe:
+    """Delete the recipe of `Step.ONLY`, and return it."""
+    path = draft.directory / Step.ONLY.value
+    recipe = load_recipe(path)
+    path.unlink()
+    return recipe
+
+
+def _held_out_sentences(recipe: Recipe) -> Sentences:
+    return Sentences(pair[1:] for spec in recipe.data.held_out().values()
+                     for pair in GivenText([spec], recipe).pairs())
+
+
+def _recipe_of(corpora: Sequence[Corpus], languages: tuple[str, str], prefix: str = "--") -> Recipe:
+    """Return a recipe for the functions of `check`: the corpora are its training and validation text. prefix: of the
+    options with the languages."""
     try:
         codes = Languages(source=languages[0], target=languages[1])
     except ValidationError as error:
         side, value = error.errors()[0]["loc"][0], str(error.errors()[0]["input"])
-        raise OptionError(f"--{side}-language {value}: not a language code such as de or en-GB.{suggestion_for(value)}"
-                          ) from None
+        raise OptionError(f"{prefix}{side}-language {value}: not a language code such as de or en-GB."
+                          f"{suggestion_for(value)}") from None
     if same_code(*languages):
         raise OptionError(f"source and target are the same language, {languages[0]}. Check the files, and give the "
-                          "languages with --source-language and --target-language.")
+                          f"languages with {prefix}source-language and {prefix}target-language.")
     return Recipe(name="new", languages=codes, data=Data(train=tuple(corpora), valid=tuple(corpora[:1]))
                   ).with_directory(Path())
 
@@ -403,8 +495,8 @@ def _read_train(recipe: Recipe) -> tuple[CorpusReader, CorpusChecker]:
     return reader, checker
 
 
-def _cleaning_line(kind: str, finding: Finding, lines: int) -> str:
-    return (f"    # {finding.count:,} of {lines:,} pairs {LINE_WARNINGS[kind][1]}.\n"
+def _cleaning_line(kind: str, finding: Finding, lines: int, pairs: str = "pairs") -> str:
+    return (f"    # {finding.count:,} of {lines:,} {pairs} {LINE_WARNINGS[kind][1]}.\n"
             f"{CAUTION.get(kind, '')}    {CLEANING[kind]}\n")
 
 
@@ -455,8 +547,8 @@ def _held_out_warnings(recipe: Recipe, checker: CorpusChecker, own: Collection[s
     return warnings, intervals
 
 
-def _steps_per_epoch(recipe: Recipe, train: CorpusReader) -> int:
+def _steps_per_epoch(recipe: Recipe, train: Sequence[CorpusReader]) -> int:
     """Return the number of optimizer steps of an epoch. Raises CorpusError if cleaning drops all pairs."""
     report = Report(recipe.name, [])
-    estimate_training(TrainingText.of(recipe), [train.lengths], report)
+    estimate_training(TrainingText.of(recipe), [reader.lengths for reader in train], report)
     return int(report.training["steps_per_epoch"])

@@ -21,13 +21,20 @@ from seq2seq.recipe.model_sizes import size_for
 
 
 class Step(Enum):
-    """Recipe that is written: the only one, or one of those that follow each other for text in one language. The value
-    is the name of its file."""
+    """Recipe that is written: the only one, or one of those that follow each other, for text in one language (to FINAL)
+    or for pairs of other languages (to CHILD). The value is the name of its file."""
 
     ONLY = "recipe.yaml"
     BASELINE = "1_baseline.yaml"
     REVERSE = "2_reverse.yaml"
     FINAL = "3_final.yaml"
+    PARENT = "1_parent.yaml"
+    CHILD = "2_final.yaml"
+
+    @property
+    def before(self) -> tuple[Step, ...]:
+        """Recipes whose models this one uses. It continues the first of them."""
+        return {Step.FINAL: (Step.BASELINE, Step.REVERSE), Step.CHILD: (Step.PARENT,)}.get(self, ())
 
     @property
     def run(self) -> str:
@@ -85,6 +92,17 @@ class Monolingual:
     read: int
 
 
+@dataclass(frozen=True)
+class Parent:
+    """Pairs of other languages, which the model of `Step.PARENT` learns, too. languages: of source and target. pairs:
+    number of pairs that are used, of `read` pairs. weight: weight of the own pairs beside them."""
+
+    languages: tuple[str, str]
+    pairs: int
+    read: int
+    weight: int
+
+
 @dataclass
 class Draft:
     """Recipe that is being written, with what its comments say. pairs: number of pairs of each set. kept: number of
@@ -100,14 +118,14 @@ class Draft:
     kept: int
     split: Sequence[str]
     monolingual: Monolingual | None = None
+    parent: Parent | None = None
 
     def write(self, settings: Settings, step: Step = Step.ONLY) -> Recipe:
         """Write a recipe with these settings, and load it."""
         path = self.directory / step.value
         path.write_text(recipe_text(self, settings, step), encoding="utf-8", newline="\n")
-        runs = {} if step is not Step.FINAL else {
-            Path(os.path.normpath(self.directory / "runs" / other.run)): load_recipe(self.directory / other.value)
-            for other in (Step.BASELINE, Step.REVERSE)}
+        runs = {Path(os.path.normpath(self.directory / "runs" / other.run)): load_recipe(self.directory / other.value)
+                for other in step.before}
         return load_recipe(path, planned=runs)
 
 
@@ -133,8 +151,8 @@ def recipe_text(draft: Draft, settings: Settings, step: Step = Step.ONLY) -> str
     sections = "".join(f"  {section}:\n{''.join(lines)}" for section, lines in (
         ("cleaning", settings.cleaning), ("augmentation", settings.augmentation)) if lines)
     start, fraction = "", 1.0
-    if step is Step.FINAL:
-        start, fraction = f"  start_from: runs/{Step.BASELINE.run}\n", CONTINUED_RATE
+    if step.before:
+        start, fraction = f"  start_from: runs/{step.before[0].run}\n", CONTINUED_RATE
     rate = fraction * (7e-4 if settings.size == "base" else 2e-3)
     return f"""\
 {_introduction(draft, step)}
@@ -145,7 +163,7 @@ data:
 {_training_text(draft, files["train"], step)}\
   # No sentence of these sets occurs in the training text.{about_sets}
   valid: {{{files["valid"]}}}  # {pairs["valid"]:,} pairs
-{test}{sections}{"" if start else _model(draft, settings)}{metrics}training:
+{test}{sections}{"" if start else _model(draft, settings, step)}{metrics}training:
 {start}\
   # Target tokens per step. Lower this number if the memory is too small.
   batch_tokens: {settings.batch_tokens}
@@ -173,6 +191,9 @@ def _introduction(draft: Draft, step: Step) -> str:
     if step is Step.FINAL:
         return (f"# {source} to {target}: the model of {Step.BASELINE.value} continues with the pairs and with "
                 "back-translated sentences.")
+    if step is Step.CHILD:
+        return (f"# {source} to {target}: the model of {Step.PARENT.value} continues with the pairs of {source} and "
+                f"{target} alone.")
     paths = [str(path).encode("utf-8", "backslashreplace").decode()                    # names in any encoding
              for corpus in draft.text.corpora for path in corpus.paths]
     named = [json.dumps(path, ensure_ascii=False) for path in paths[:MAX_NAMED]]
@@ -182,12 +203,24 @@ def _introduction(draft: Draft, step: Step) -> str:
     if step is Step.BASELINE:
         return (f"{first}# The first of three recipes, which `seq2seq train DIRECTORY` trains in order: the model of "
                 "the pairs.")
+    if step is Step.PARENT:
+        return (f"{first}# The first of two recipes, which `seq2seq train DIRECTORY` trains in order: a model of these "
+                "pairs and of pairs of other\n# languages.")
     return f"{first}# Check this recipe with `seq2seq check`, then train it with `seq2seq train`."
 
 
 def _training_text(draft: Draft, files: str, step: Step) -> str:
     """Return the lines of data.train. files: names of the files of the pairs."""
     pairs = f"{draft.pairs['train']:,} pairs"
+    if step is Step.PARENT and (parent := draft.parent) is not None:
+        source, target = parent.languages
+        return f"""\
+  train:
+    # In an epoch, each of these pairs occurs {parent.weight} times, and each of the other languages once.
+    - {{{files}, weight: {parent.weight}}}  # {pairs}
+    - {{source: parent.{source}, target: parent.{target}, languages: {{source: {source}, target: {target}}}}}  \
+# {parent.pairs:,} pairs
+"""
     if step is not Step.FINAL or draft.monolingual is None:
         return f"  train: [{{{files}}}]  # {pairs}\n"
     return f"""\
@@ -205,13 +238,16 @@ def _file(draft: Draft) -> str:
     return draft.monolingual.file if draft.monolingual else ""
 
 
-def _model(draft: Draft, settings: Settings) -> str:
+def _model(draft: Draft, settings: Settings, step: Step) -> str:
     """Return the sections `tokenizer` and `model`."""
     after_cleaning = " after cleaning" if draft.kept != draft.pairs["train"] else ""
+    pairs = draft.kept
+    if step is Step.PARENT and draft.parent is not None:
+        pairs, after_cleaning = pairs + draft.parent.pairs, ""
     return f"""\
 # The size of the vocabulary follows from the amount of text.
 tokenizer: {{vocab_size: auto}}
-# Sizes: tiny, small, base, big. {size_for(draft.kept)} suits {draft.kept:,} pairs{after_cleaning}; \
+# Sizes: tiny, small, base, big. {size_for(pairs)} suits {pairs:,} pairs{after_cleaning}; \
 a larger model needs more text and time.
 model: {{base: {settings.size}}}
 """

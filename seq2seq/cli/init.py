@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -12,12 +13,13 @@ import typer
 
 import seq2seq.cli.options as options
 from seq2seq import console
-from seq2seq.cli.common import require_code
+from seq2seq.cli.common import refuse_without_effect, require_code
 from seq2seq.errors import CorpusError, OptionError
-from seq2seq.languages import country_language, language_name
+from seq2seq.languages import country_language, is_same_language, language_name
 
 if TYPE_CHECKING:
     from seq2seq.check.new_recipe import NewRecipe
+    from seq2seq.recipe import Corpus
 
 EXAMPLES = ("seq2seq init train.de train.en --source-language de --target-language en --output mine",
             "seq2seq init memory.tmx manuals.de manuals.en ui/*.po --source-language de --target-language en "
@@ -25,9 +27,10 @@ EXAMPLES = ("seq2seq init train.de train.en --source-language de --target-langua
             "seq2seq init train.de train.en --valid dev.de dev.en --test news.tmx --output mine",
             "seq2seq init pairs.jsonl --source-column german --target-column english --output mine",
             "seq2seq init train.sw train.en --monolingual news.en --output mine",
+            "seq2seq init train.sw train.en --parent big.fr big.en --parent-source-language fr --output mine",
             "seq2seq init",
             "On a terminal, the command asks for everything that is missing.")
-COLUMNS = "Tables"
+COLUMNS, PARENT = "Tables", "Pairs of other languages"
 MAX_WARNINGS = 5
 """Maximum number of warnings that are printed."""
 
@@ -57,6 +60,16 @@ def init(
     monolingual: Annotated[list[Path] | None, typer.Option(
         metavar="FILE", help="Further text in the target language, for back-translation: writes three recipes, which "
         "seq2seq train DIR trains in order. Can be repeated.", show_default=False)] = None,
+    parent: Annotated[list[Path] | None, typer.Option(
+        metavar=options.PAIR_OR_TABLE, help="Pairs of which at least one language is another, for transfer learning: "
+        "writes two recipes, which seq2seq train DIR trains in order. Can be repeated.", show_default=False,
+        rich_help_panel=PARENT)] = None,
+    parent_source: Annotated[str | None, typer.Option(
+        "--parent-source-language", metavar="CODE", help="Language of their source, if it is not that of your own.",
+        show_default="that of your own pairs; without both options, identified", rich_help_panel=PARENT)] = None,
+    parent_target: Annotated[str | None, typer.Option(
+        "--parent-target-language", metavar="CODE", help="Language of their target, if it is not that of your own.",
+        show_default="the same", rich_help_panel=PARENT)] = None,
     source_column: Annotated[str | None, typer.Option(
         metavar="C", help="Source column of a table: its number, or its name if the columns have names.",
         show_default="1 in .tsv and .csv", rich_help_panel=COLUMNS)] = None,
@@ -71,8 +84,12 @@ def init(
     Validation and test text is split off if none is given, so that no sentence is in two of these parts. The given
     files are not changed, and no file is overwritten.
     """
-    for option, code in (("--source-language", source), ("--target-language", target)):
+    for option, code in (("--source-language", source), ("--target-language", target),
+                         ("--parent-source-language", parent_source), ("--parent-target-language", parent_target)):
         require_code(option, code)
+    if not parent:
+        refuse_without_effect("they are languages of --parent.", parent_source_language=parent_source,
+                              parent_target_language=parent_target)
     from seq2seq.check.given_text import corpora_of, identify_languages
     from seq2seq.check.new_recipe import write_recipe
     from seq2seq.data.language_identification import is_installed
@@ -83,8 +100,11 @@ def init(
         files = _ask_for_files() if asks else _missing("the files", "seq2seq init train.de train.en --output mine")
     columns = source_column, target_column
     corpora = corpora_of(files, columns, (source, target))
-    sets = [corpora_of(paths, columns if any(map(is_table, paths)) else (None, None), (source, target), others)
-            for paths, others in ((valid or [], files), (test or [], [*files, *(valid or [])]))]
+    given = [files, valid or [], test or [], parent or []]
+    codes_of = (source, target), (source, target), (parent_source or source, parent_target or target)
+    valid_corpora, test_corpora, parent_corpora = (
+        corpora_of(given[number], columns if any(map(is_table, given[number])) else (None, None), of,
+                   list(chain(*given[:number]))) for number, of in enumerate(codes_of, 1))
     try:
         found = identify_languages(corpora)
     except CorpusError:
@@ -105,22 +125,26 @@ def init(
     if output is None:
         output = Path(_ask("New directory", "_".join(languages))) if asks else _missing("the new directory",
                                                                                        "--output mine")
-    new = write_recipe(corpora, languages, output, seed, sets[0], sets[1], minutes, monolingual or ())
+    transfer = None if not parent_corpora else (
+        parent_corpora, _parent_languages(parent_corpora, languages, parent_source, parent_target))
+    new = write_recipe(corpora, languages, output, seed, valid_corpora, test_corpora, minutes, monolingual or (),
+                       transfer)
     _show(new, languages)
 
 
-def _confirmed(languages: tuple[str, str], found: Sequence[str | None], asks: bool) -> tuple[str, str]:
+def _confirmed(languages: tuple[str, str], found: Sequence[str | None], asks: bool, of: str = "") -> tuple[str, str]:
     """Compare the given languages with those found in the text. Return them, changed as the user confirms; without a
-    terminal, warn."""
+    terminal, warn. of: beginning of the warnings, which names the text; `write_recipe` refuses exchanged sides of such
+    text."""
     from seq2seq.check.given_text import are_exchanged, is_doubtful
 
     def confirm(fault: str, change: str, remedy: str) -> bool:
         if asks:
             return typer.confirm(f"{fault}. {change}?", default=True, err=True)
-        console.warn(f"{fault}. {remedy}.")
+        console.warn(f"{of}{fault}. {remedy}.")
         return False
 
-    if are_exchanged(languages, found):
+    if not of and are_exchanged(languages, found):
         source, target = map(language_name, languages)
         exchanged = languages[1], languages[0]
         return exchanged if confirm(
@@ -137,6 +161,24 @@ def _confirmed(languages: tuple[str, str], found: Sequence[str | None], asks: bo
         if confirm(fault, f"Write {code}", "Check the files and the languages"):
             confirmed[index] = code
     return confirmed[0], confirmed[1]
+
+
+def _parent_languages(corpora: Sequence[Corpus], own: tuple[str, str], source: str | None, target: str | None
+                      ) -> tuple[str, str]:
+    """Return the languages of the pairs of --parent: those given, or those found in the text. own: languages of the own
+    pairs."""
+    from seq2seq.check.given_text import identify_languages
+
+    found = identify_languages(corpora)
+    if source or target:
+        codes = source or own[0], target or own[1]
+        return codes if all(corpus.uses_recipe_languages for corpus in corpora) else (
+            _confirmed(codes, found, False, "--parent: "))
+    if not all(found):
+        _missing("the languages of --parent", "--parent-source-language fr")
+    source, target = (mine if is_same_language(mine, str(code)) else str(code)
+                      for mine, code in zip(own, found, strict=True))
+    return source, target
 
 
 def _missing(what: str, example: str) -> NoReturn:
@@ -169,7 +211,8 @@ def _show(new: NewRecipe, languages: tuple[str, str]) -> None:
         lengths = side.characters
         lines.append(f"  characters per line of {code}: {lengths[50]:,} (median), {lengths[95]:,} (95 %), "
                      f"{lengths[100]:,} (longest)")
-    directory = new.path if new.monolingual else new.path.parent
+    several = new.monolingual or new.parent
+    directory = new.path if several else new.path.parent
     sets = ", ".join(f"{count:,} {name}" + (f" (BLEU ± {new.intervals[name]:.1f})" if name in new.intervals else "")
                      for name, count in new.pairs.items())
     lines.append(f"written to {directory}: {sets}")
@@ -181,6 +224,9 @@ def _show(new: NewRecipe, languages: tuple[str, str]) -> None:
     lines += [f"  {note}" for note in new.notes]
     if new.monolingual:
         lines.append(f"  {new.monolingual.lines:,} of {new.monolingual.read:,} sentences for back-translation")
+    if new.parent:
+        lines.append(f"  {new.parent.pairs:,} of {new.parent.read:,} pairs of {' and '.join(new.parent.languages)} for "
+                     "the parent")
     cleaning = new.recipe.data.cleaning.model_dump(exclude_unset=True)
     augmentation = new.recipe.data.augmentation.model_dump(exclude_unset=True)
     if cleaning or augmentation:
@@ -189,7 +235,7 @@ def _show(new: NewRecipe, languages: tuple[str, str]) -> None:
     path = shlex.quote(str(new.path))
     train = f"  seq2seq train {path}"
     default_run = Path("runs", directory.name).absolute()
-    if not new.monolingual and directory.absolute() == default_run:
+    if not several and directory.absolute() == default_run:
         train += f" --run-dir {shlex.quote(str(directory / 'run'))}"
     for warning in new.warnings[:MAX_WARNINGS]:
         console.warn(warning)
