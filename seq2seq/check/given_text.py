@@ -9,6 +9,8 @@ from itertools import islice
 from pathlib import Path
 from unicodedata import normalize
 
+from pydantic import ValidationError
+
 from seq2seq.data.corpus import (
     Counts,
     LinePair,
@@ -22,10 +24,12 @@ from seq2seq.data.corpus import (
 from seq2seq.data.language_identification import lingua_languages
 from seq2seq.data.parallel_text import zip_parallel
 from seq2seq.errors import CorpusError, OptionError
-from seq2seq.languages import main_language, same_code
-from seq2seq.recipe import Corpus, Recipe
-from seq2seq.recipe.data_section import COLUMN_FORMATS, TABLE_FORMATS, is_table
+from seq2seq.languages import main_language, same_code, suggestion_for
+from seq2seq.recipe import Corpus, Languages, Recipe
+from seq2seq.recipe.data_section import COLUMN_FORMATS, TABLE_FORMATS, Data, is_table
 
+MAX_PAIRS_READ = 10_000
+"""Number of pairs from which the languages of both sides are learned."""
 MAX_LANGUAGE_CHARACTERS, MAX_LANGUAGE_LINES = 5_000, 500
 """Maximum numbers of characters and of lines from which a language is identified."""
 Columns = tuple[str | None, str | None]
@@ -89,6 +93,24 @@ def _table(path: Path, columns: Columns, languages: Sequence[str | None]) -> Cor
     if format in COLUMN_FORMATS and all(re.fullmatch("[1-9][0-9]*", column) for column in (source, target)):
         return Corpus(file=str(path), source=int(source), target=int(target))
     return Corpus(file=str(path), source=source, target=target, header=format in COLUMN_FORMATS)
+
+
+def recipe_of(corpora: Sequence[Corpus], languages: tuple[str, str],
+              options: tuple[str, str] = ("--source-language", "--target-language")) -> Recipe:
+    """Return a recipe for the functions of `check`: the corpora are its training and validation text. options: names of
+    the options with the languages."""
+    try:
+        codes = Languages(source=languages[0], target=languages[1])
+    except ValidationError as error:
+        side, value = error.errors()[0]["loc"][0], str(error.errors()[0]["input"])
+        option = options[side == "target"]
+        raise OptionError(f"{option} {value}: not a language code such as de or en-GB."
+                          f"{suggestion_for(value)}") from None
+    if same_code(*languages):
+        raise OptionError(f"source and target are the same language, {languages[0]}. Check the files, and give the "
+                          f"languages with {' and '.join(options)}.")
+    return Recipe(name="new", languages=codes, data=Data(train=tuple(corpora), valid=tuple(corpora[:1]))
+                  ).with_directory(Path())
 
 
 class GivenText:

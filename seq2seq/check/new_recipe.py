@@ -7,19 +7,19 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from itertools import cycle, islice
+from itertools import islice
 from pathlib import Path
-
-from pydantic import ValidationError
+from typing import TextIO
 
 from seq2seq import console
 from seq2seq.check.corpus_statistics import Sample, scanned
 from seq2seq.check.cost import estimate_model, estimate_training, estimate_vocabulary
-from seq2seq.check.given_text import GivenText
+from seq2seq.check.given_text import MAX_PAIRS_READ, GivenText, recipe_of
 from seq2seq.check.measure import PAIRS as MEASURED_PAIRS
 from seq2seq.check.measure import measure
 from seq2seq.check.monolingual_text import check_monolingual_text, choose_lines
-from seq2seq.check.pair_checks import CorpusChecker, LanguageChecker
+from seq2seq.check.pair_checks import CorpusChecker
+from seq2seq.check.parent_text import parent_text
 from seq2seq.check.read_corpora import CorpusReader
 from seq2seq.check.recipe_text import (
     BATCH_TOKENS,
@@ -55,14 +55,14 @@ from seq2seq.check.warnings import (
 )
 from seq2seq.data.corpus import Pair, first_line_warnings
 from seq2seq.data.damaged_text import is_damaged
+from seq2seq.data.language_identification import lingua_languages
 from seq2seq.data.numbers import number_agreement
 from seq2seq.data.pair_augmenter import PLACEHOLDER, TAG
 from seq2seq.data.preparation import TrainingText, make_tokenizers
 from seq2seq.errors import CorpusError, OptionError, UserError
 from seq2seq.evaluation.significance import expected_interval
-from seq2seq.languages import main_language, same_code, suggestion_for
-from seq2seq.recipe import Corpus, Languages, Recipe, load_recipe
-from seq2seq.recipe.data_section import Data
+from seq2seq.languages import main_language
+from seq2seq.recipe import Corpus, Recipe
 from seq2seq.recipe.model_sizes import consistency_for, size_for
 from seq2seq.storage.atomic import new_directory, require_new
 from seq2seq.tokenizers.canonical_text import is_blank
@@ -81,8 +81,10 @@ AUGMENTED = {"placeholders": "placeholders such as {name} or %s", "tags": "tags 
 MIN_AUGMENTED_SHARE, AUGMENTATION = 0.01, 0.05
 """Share of pairs with placeholders or tags above which the recipe augments them, and the share of pairs that change, as
 in recipes/robustness."""
-MAX_PAIRS_READ = 10_000
-"""Number of pairs from which the languages of both sides are learned."""
+NAMES = ("train", "valid", "monolingual", "parent")
+"""Names of files of text that a test set cannot have."""
+BY_LINGUA = "    language: lingua\n"
+"""End of the lines in data.cleaning that drop pairs in a language that lingua identifies as another."""
 MONOLINGUAL_PER_PAIR = 3
 """Maximum number of back-translated sentences for each pair."""
 OWN_SHARE, MAX_WEIGHT = 0.25, 10
@@ -147,14 +149,14 @@ def write_recipe(corpora: Sequence[Corpus], languages: tuple[str, str], output: 
     if several and minutes is not None:
         raise OptionError(f"--minutes plans a single training, and {several[0]} several. Leave one of them out; "
                           "seq2seq check measures the time of each recipe.")
-    recipe = _recipe_of(corpora, languages)
+    recipe = recipe_of(corpora, languages)
     text = GivenText(corpora, recipe)
-    parent_text = None if parent is None else _parent_text(*parent, text)
+    other = None if parent is None else parent_text(*parent, text)
     if monolingual:
         check_monolingual_text(monolingual, [pair[1:] for pair in islice(text.pairs(), MAX_PAIRS_READ)],
                                recipe.languages)
     scanned, augmented = _scan(text)
-    scanned_parent = None if parent_text is None else _scan(parent_text)[0]
+    others = None if other is None else (other, _scan(other)[0])
     own = _given_sets(recipe, valid, test)
     split = [name for name, given in (("valid", valid), ("test", test)) if not given]
     sentences = Sentences(pair for pairs in own.values() for pair in pairs)
@@ -193,8 +195,8 @@ def write_recipe(corpora: Sequence[Corpus], languages: tuple[str, str], output: 
         warnings, intervals = _held_out_warnings(written, checker, own)
         if monolingual:
             written = _write_steps(draft, settings, train, monolingual)
-        elif parent_text is not None and scanned_parent is not None:
-            written, settings, steps_per_epoch = _write_parent(draft, settings, train, parent_text, scanned_parent)
+        elif others is not None:
+            written, settings, steps_per_epoch = _write_parent(draft, settings, train, *others)
     path = output if several else output / Step.ONLY.value
     return NewRecipe(path, written.with_directory(output), settings.size, scanned, train.report, text, pairs,
                      len(left_out), steps_per_epoch, intervals,
@@ -269,7 +271,8 @@ def _fitted(draft: Draft, settings: Settings, size: str, train: CorpusReader, mi
 def _write_steps(draft: Draft, settings: Settings, train: CorpusReader, monolingual: Sequence[Path]) -> Recipe:
     """Write the recipes that follow each other for text in the target language, instead of the only one. Return the
     first of them."""
-    recipe, target = _without_only(draft), draft.languages[1]
+    recipe, target = draft.write(settings), draft.languages[1]
+    (draft.directory / Step.ONLY.value).unlink()
     sentences = _held_out_sentences(recipe)
     lines, read = choose_lines(monolingual, sentences, MONOLINGUAL_PER_PAIR * draft.kept, draft.seed)
     assert train.tokenizers is not None
@@ -285,96 +288,52 @@ def _write_steps(draft: Draft, settings: Settings, train: CorpusReader, monoling
     return first
 
 
-def _parent_text(corpora: Sequence[Corpus], codes: tuple[str, str], own: GivenText) -> GivenText:
-    """Return the pairs of other languages. Raises CorpusError if their sides are exchanged: the language that they
-    share with the own pairs is on the other side."""
-    recipe, languages = _recipe_of(corpora, codes, "--parent-"), own.recipe.languages.codes
-    shared = list(map(same_code, codes, languages))
-    if all(shared):
-        raise OptionError(f"--parent {corpora[0].label}: the languages are those of your own pairs, {codes[0]} and "
-                          f"{codes[1]}. Give these pairs as training text, without --parent. If they are in other "
-                          "languages, give --parent-source-language or --parent-target-language.")
-    text = GivenText(corpora, recipe)
-    pairs, own_pairs = ([pair[1:] for pair in islice(each.pairs(), MAX_PAIRS_READ)] for each in (text, own))
-    checker = LanguageChecker(pairs, recipe.languages)
-    if any(shared) and checker.can_check:
-        side = shared.index(True)
-        mixed = ((number, *(own_pair[:1] + pair[1:] if side == 0 else pair[:1] + own_pair[1:]))
-                 for number, (pair, own_pair) in enumerate(zip(cycle(pairs), own_pairs, strict=False), 1))
-        name, other = (("source", "target"), ("target", "source"))[side]
-        if checker.report(mixed).other_languages.get(name) == main_language(codes[1 - side]):
-            raise CorpusError(f"--parent {text.label}: the {other}, not the {name}, looks like the {name} of your own "
-                              f"pairs, {codes[side]}. Give its files (of a table, its columns) in the other order.")
-    return text
-
-
 def _write_parent(draft: Draft, settings: Settings, train: CorpusReader, text: GivenText, scanned: CorpusReport
                   ) -> tuple[Recipe, Settings, int]:
     """Write the two recipes of transfer learning, instead of the only one. Return the first, its settings and its steps
     per epoch. text, scanned: pairs of other languages, and the report on them."""
-    sentences = _held_out_sentences(load_recipe(draft.directory / Step.ONLY.value))
+    sentences = _held_out_sentences(draft.write(settings))
     codes, pairs = (str(text.recipe.languages.source), text.recipe.languages.target), 0
     with ExitStack() as stack:
-        files = [stack.enter_context((draft.directory / f"parent.{code}").open("w", encoding="utf-8", newline="\n"))
-                 for code in codes]
+        files = _text_files(stack, draft.directory, "parent", codes)
         for _, *pair in text.pairs():
             if not sentences.share_one_with(*pair):
                 pairs += 1
-                for file, side in zip(files, pair, strict=True):
-                    file.write(side.replace("\r", " ") + "\n")
-    if not pairs:
-        raise CorpusError(f"--parent {text.label}: every one of {scanned.lines:,} pairs has a sentence of the "
-                          "validation or test set. Give other pairs.")
-    weight = round(pairs / draft.kept * OWN_SHARE / (1 - OWN_SHARE))
-    draft.parent = Parent(codes, pairs, scanned.lines, max(1, min(weight, MAX_WEIGHT)))
-    size = size_for(draft.kept + pairs)
-    child, _ = _full(draft, settings, size, [train])
-    _without_only(draft)
+                _write_pair(files, *pair)
     of = f"pairs of {' and '.join(codes)}"
     cleaning = [_cleaning_line(kind, scanned.findings[kind], scanned.lines, of)
                 for kind in frequent_kinds(scanned.findings, scanned.lines) if kind in CLEANING]
-    known = [line for line in cleaning if not any(line.splitlines()[-1] in own for own in settings.cleaning)]
-    parent = replace(settings, size=size, consistency=0, cleaning=(*settings.cleaning, *known))
+    keys = {line.splitlines()[-1] for line in cleaning}
+    own = [line for line in settings.cleaning if line.splitlines()[-1] not in keys and not (
+        line.endswith(BY_LINGUA) and any(main_language(code) not in lingua_languages() for code in codes))]
+    # Without consistency training, which doubles the time of a step: the training that continues has it.
+    parent = replace(settings, consistency=0, cleaning=(*own, *cleaning))
+    draft.parent = Parent(text, scanned, pairs, pairs)
     recipe = draft.write(parent, Step.PARENT)
+    kept = CorpusReader("train", recipe.data.train[1], recipe, None)
+    kept.read_train()
+    if kept.report.error or not kept.report.pairs:
+        raise CorpusError(kept.report.error or f"--parent {text.label}: of {scanned.lines:,} pairs, none is left after "
+                          "cleaning and without the sentences of the validation and test sets. Give other pairs.")
+    draft.parent = Parent(text, scanned, pairs, kept.report.pairs, max(1, min(MAX_WEIGHT, round(
+        kept.report.pairs / draft.kept * OWN_SHARE / (1 - OWN_SHARE)))))
+    size = size_for(draft.kept + draft.parent.kept)
+    child, _ = _full(draft, settings, size, [train])
+    (draft.directory / Step.ONLY.value).unlink()
+    recipe = draft.write(replace(parent, size=size), Step.PARENT)
     tokenizers = make_tokenizers(TrainingText.of(recipe))
     readers = [CorpusReader("train", spec, recipe, tokenizers) for spec in recipe.data.train]
     for reader in readers:
         reader.read_train()
-        if reader.report.error:
-            raise CorpusError(reader.report.error)
     parent, steps_per_epoch = _full(draft, parent, size, readers, Step.PARENT)
     recipe = draft.write(parent, Step.PARENT)
     draft.write(child, Step.CHILD)
     return recipe, parent, steps_per_epoch
 
 
-def _without_only(draft: Draft) -> Recipe:
-    """Delete the recipe of `Step.ONLY`, and return it."""
-    path = draft.directory / Step.ONLY.value
-    recipe = load_recipe(path)
-    path.unlink()
-    return recipe
-
-
 def _held_out_sentences(recipe: Recipe) -> Sentences:
     return Sentences(pair[1:] for spec in recipe.data.held_out().values()
                      for pair in GivenText([spec], recipe).pairs())
-
-
-def _recipe_of(corpora: Sequence[Corpus], languages: tuple[str, str], prefix: str = "--") -> Recipe:
-    """Return a recipe for the functions of `check`: the corpora are its training and validation text. prefix: of the
-    options with the languages."""
-    try:
-        codes = Languages(source=languages[0], target=languages[1])
-    except ValidationError as error:
-        side, value = error.errors()[0]["loc"][0], str(error.errors()[0]["input"])
-        raise OptionError(f"{prefix}{side}-language {value}: not a language code such as de or en-GB."
-                          f"{suggestion_for(value)}") from None
-    if same_code(*languages):
-        raise OptionError(f"source and target are the same language, {languages[0]}. Check the files, and give the "
-                          f"languages with {prefix}source-language and {prefix}target-language.")
-    return Recipe(name="new", languages=codes, data=Data(train=tuple(corpora), valid=tuple(corpora[:1]))
-                  ).with_directory(Path())
 
 
 def _scan(text: GivenText) -> tuple[CorpusReport, dict[str, int]]:
@@ -421,7 +380,7 @@ def _given_sets(recipe: Recipe, valid: Sequence[Corpus], test: Sequence[Corpus])
         if kind == "test" and len(test) > 1:
             stem = re.sub("[^A-Za-z0-9_-]", "_", Path(corpus.label).name.partition(".")[0]) or "test"
             name = next(one for one in (stem, *(f"{stem}_{number}" for number in range(2, 1000)))
-                        if one not in sets and one not in ("train", "valid"))
+                        if one not in sets and one not in NAMES)
         sets[name] = sets.get(name, []) + kept
     return sets
 
@@ -463,13 +422,11 @@ def _write_texts(text: GivenText, directory: Path, languages: tuple[str, str], h
     names = dict.fromkeys(["train", *(["valid"] if held_out.valid else []), *(["test"] if held_out.test else []), *own])
     counts = dict.fromkeys(sorted(names, key=lambda name: (name != "train", name != "valid")), 0)
     with ExitStack() as stack:
-        files = {name: [stack.enter_context((directory / f"{name}.{code}").open("w", encoding="utf-8", newline="\n"))
-                        for code in languages] for name in counts}
+        files = {name: _text_files(stack, directory, name, languages) for name in counts}
 
         def write(name: str, *pair: str) -> None:
             counts[name] += 1
-            for file, side in zip(files[name], pair, strict=True):
-                file.write(side.replace("\r", " ") + "\n")
+            _write_pair(files[name], *pair)
 
         for number, *pair in text.pairs():
             if number not in left_out:
@@ -478,6 +435,16 @@ def _write_texts(text: GivenText, directory: Path, languages: tuple[str, str], h
             for one in pairs:
                 write(name, *one)
     return counts
+
+
+def _text_files(stack: ExitStack, directory: Path, name: str, languages: Sequence[str]) -> list[TextIO]:
+    return [stack.enter_context((directory / f"{name}.{code}").open("w", encoding="utf-8", newline="\n"))
+            for code in languages]
+
+
+def _write_pair(files: Sequence[TextIO], *pair: str) -> None:
+    for file, side in zip(files, pair, strict=True):
+        file.write(side.replace("\r", " ") + "\n")
 
 
 def _read_train(recipe: Recipe) -> tuple[CorpusReader, CorpusChecker]:
@@ -510,8 +477,8 @@ def _language_line(report: CorpusReport) -> str:
             ("lingua", checks.wrong_language, checks.recognised, MAX_WRONG_LANGUAGE_SHARE, "another language")):
         count = max((finding.count for finding in findings.values()), default=0)
         if max(share * checked, 2) < count < checked / 2:                       # else the sides are exchanged
-            return (f"    # {count:,} of {checked:,} checked pairs look like {problem} on a side.\n"
-                    f"    language: {filter}\n")
+            line = BY_LINGUA if filter == "lingua" else f"    language: {filter}\n"
+            return f"    # {count:,} of {checked:,} checked pairs look like {problem} on a side.\n{line}"
     return ""
 
 

@@ -94,13 +94,20 @@ class Monolingual:
 
 @dataclass(frozen=True)
 class Parent:
-    """Pairs of other languages, which the model of `Step.PARENT` learns, too. languages: of source and target. pairs:
-    number of pairs that are used, of `read` pairs. weight: weight of the own pairs beside them."""
+    """Pairs of other languages, which the model of `Step.PARENT` learns, too. scanned: report on them before cleaning.
+    pairs: number of pairs without sentences of the held-out sets; cleaning keeps `kept` of them. weight: weight of the
+    own pairs beside them."""
 
-    languages: tuple[str, str]
+    text: GivenText
+    scanned: CorpusReport
     pairs: int
-    read: int
-    weight: int
+    kept: int
+    weight: int = 1
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """Codes of source and target."""
+        return str(self.text.recipe.languages.source), self.text.recipe.languages.target
 
 
 @dataclass
@@ -194,19 +201,23 @@ def _introduction(draft: Draft, step: Step) -> str:
     if step is Step.CHILD:
         return (f"# {source} to {target}: the model of {Step.PARENT.value} continues with the pairs of {source} and "
                 f"{target} alone.")
-    paths = [str(path).encode("utf-8", "backslashreplace").decode()                    # names in any encoding
-             for corpus in draft.text.corpora for path in corpus.paths]
-    named = [json.dumps(path, ensure_ascii=False) for path in paths[:MAX_NAMED]]
-    others = [f"{len(paths) - MAX_NAMED:,} other files"] if len(paths) > MAX_NAMED else []
     seed = f",\n# split with seed {draft.seed}" if draft.split else ""
-    first = f"# {source} to {target}: {draft.scanned.lines:,} pairs of {' and '.join([*named, *others])}{seed}.\n"
+    first = f"# {source} to {target}: {draft.scanned.lines:,} pairs of {_files(draft.text)}{seed}.\n"
     if step is Step.BASELINE:
         return (f"{first}# The first of three recipes, which `seq2seq train DIRECTORY` trains in order: the model of "
                 "the pairs.")
-    if step is Step.PARENT:
-        return (f"{first}# The first of two recipes, which `seq2seq train DIRECTORY` trains in order: a model of these "
-                "pairs and of pairs of other\n# languages.")
+    if step is Step.PARENT and (parent := draft.parent) is not None:
+        return (f"{first}# {' to '.join(parent.languages)}: {parent.scanned.lines:,} pairs of {_files(parent.text)}.\n"
+                "# The first of two recipes, which `seq2seq train DIRECTORY` trains in order: a model of all pairs.")
     return f"{first}# Check this recipe with `seq2seq check`, then train it with `seq2seq train`."
+
+
+def _files(text: GivenText) -> str:
+    paths = [str(path).encode("utf-8", "backslashreplace").decode()                    # names in any encoding
+             for corpus in text.corpora for path in corpus.paths]
+    named = [json.dumps(path, ensure_ascii=False) for path in paths[:MAX_NAMED]]
+    others = [f"{len(paths) - MAX_NAMED:,} other files"] if len(paths) > MAX_NAMED else []
+    return " and ".join([*named, *others])
 
 
 def _training_text(draft: Draft, files: str, step: Step) -> str:
@@ -214,10 +225,12 @@ def _training_text(draft: Draft, files: str, step: Step) -> str:
     pairs = f"{draft.pairs['train']:,} pairs"
     if step is Step.PARENT and (parent := draft.parent) is not None:
         source, target = parent.languages
+        comment, weight = ("", "") if parent.weight == 1 else (
+            f"    # In an epoch, each of these pairs occurs {parent.weight} times, and each of the others once.\n",
+            f", weight: {parent.weight}")
         return f"""\
   train:
-    # In an epoch, each of these pairs occurs {parent.weight} times, and each of the other languages once.
-    - {{{files}, weight: {parent.weight}}}  # {pairs}
+{comment}    - {{{files}{weight}}}  # {pairs}
     - {{source: parent.{source}, target: parent.{target}, languages: {{source: {source}, target: {target}}}}}  \
 # {parent.pairs:,} pairs
 """
@@ -243,7 +256,7 @@ def _model(draft: Draft, settings: Settings, step: Step) -> str:
     after_cleaning = " after cleaning" if draft.kept != draft.pairs["train"] else ""
     pairs = draft.kept
     if step is Step.PARENT and draft.parent is not None:
-        pairs, after_cleaning = pairs + draft.parent.pairs, ""
+        pairs, after_cleaning = pairs + draft.parent.kept, " after cleaning"
     return f"""\
 # The size of the vocabulary follows from the amount of text.
 tokenizer: {{vocab_size: auto}}

@@ -21,13 +21,13 @@ EXAMPLES = ("seq2seq adapt runs/de_en memory.tmx --output runs/de_en_medicine",
 def adapt(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model to adapt: a bundle or a run.")],
     text: Annotated[list[Path], typer.Argument(
-        metavar=options.PAIR_OR_TABLE, help="Text of the domain: two text files that match line by line, or a "
+        metavar=options.PAIRS, help="Text of the domain: two text files that match line by line, or a "
         "file with both sides: .tmx, .po, .xlf, .xliff, .tsv, .csv, .jsonl or .parquet. Can be several.")],
     output: Annotated[Path, typer.Option(
         "--output", "-o", metavar="DIR", help="New directory for the adapted model, the text and the training run.")],
     general: Annotated[list[Path] | None, typer.Option(
-        metavar=options.PAIR_OR_TABLE, help="General text, which the model must still translate as well as before. "
-        "Can be repeated.", show_default="the text that the model was trained with")] = None,
+        metavar=options.PAIRS, help="General text, which the model must still translate as well as before.",
+        show_default="the text that the model was trained with")] = None,
     allow_loss: Annotated[float, typer.Option(
         metavar="X", min=0, help="Maximum loss on general text, in points of BLEU.")] = 0.5,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the training and of the text split.")] = 1,

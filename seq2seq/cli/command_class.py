@@ -6,7 +6,8 @@ from typing import Any
 from typer.core import TyperCommand, TyperGroup
 
 from seq2seq.cli.decoding_options import PARAMETER, decoding_options, take_overrides
-from seq2seq.cli.options import PAIR_OR_TABLE
+from seq2seq.cli.options import PAIRS, TEXTS
+from seq2seq.errors import OptionError
 
 
 def _with_placeholders(parameters: list[Any], context: Any) -> list[Any]:
@@ -27,20 +28,29 @@ def _with_placeholders(parameters: list[Any], context: Any) -> list[Any]:
 
 
 def _with_repeated(args: Sequence[str], options: Collection[str]) -> Iterator[str]:
-    """Yield the arguments with options of PAIR_OR_TABLE in the form of the parser: `--valid A --valid B` for
-    `--valid A B`. A file with both sides has no second file."""
-    from seq2seq.recipe.data_section import is_table
+    """Yield the arguments with options of PAIRS or TEXTS in the form of the parser: `--valid A --valid B` for
+    `--valid A B`. All files up to the next option belong to it, so none of them becomes training text in silence."""
+    option, has_value = "", True
+    for argument in args:
+        name, equals, value = argument.partition("=")
+        if argument.startswith("-") and argument != "-":
+            _require(has_value, option)
+            option, has_value = (name, bool(equals)) if name in options else ("", True)
+            if not option:
+                yield argument
+            elif equals:
+                yield from (option, value)
+        elif option:
+            yield from (option, argument)
+            has_value = True
+        else:
+            yield argument
+    _require(has_value, option)
 
-    remaining = list(args)
-    while remaining:
-        option, equals, value = remaining.pop(0).partition("=")
-        if option not in options or not (equals or remaining):
-            yield f"{option}{equals}{value}"
-            continue
-        first = value if equals else remaining.pop(0)
-        yield from (option, first)
-        if not is_table(first) and remaining and not remaining[0].startswith("-"):
-            yield from (option, remaining.pop(0))
+
+def _require(has_value: bool, option: str) -> None:
+    if not has_value:
+        raise OptionError(f"{option} has no file.")
 
 
 class Command(TyperCommand):
@@ -48,9 +58,9 @@ class Command(TyperCommand):
     `Decoding` becomes the options of the recipe's section `decoding`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        pairs = {name for parameter in self.params if parameter.metavar == PAIR_OR_TABLE for name in parameter.opts
-                 if name.startswith("--")}
-        return super().parse_args(ctx, list(_with_repeated(args, pairs)) if pairs else args)
+        several = {name for parameter in self.params if parameter.metavar in (PAIRS, TEXTS) for name in parameter.opts
+                   if name.startswith("--")}
+        return super().parse_args(ctx, list(_with_repeated(args, several)) if several else args)
 
     def get_params(self, ctx: Any) -> list[Any]:
         found: list[Any] = []

@@ -18,7 +18,9 @@ from seq2seq.errors import CorpusError, OptionError
 from seq2seq.languages import country_language, is_same_language, language_name
 
 if TYPE_CHECKING:
+    from seq2seq.check.given_text import GivenText
     from seq2seq.check.new_recipe import NewRecipe
+    from seq2seq.check.results import CorpusReport
     from seq2seq.recipe import Corpus
 
 EXAMPLES = ("seq2seq init train.de train.en --source-language de --target-language en --output mine",
@@ -27,7 +29,7 @@ EXAMPLES = ("seq2seq init train.de train.en --source-language de --target-langua
             "seq2seq init train.de train.en --valid dev.de dev.en --test news.tmx --output mine",
             "seq2seq init pairs.jsonl --source-column german --target-column english --output mine",
             "seq2seq init train.sw train.en --monolingual news.en --output mine",
-            "seq2seq init train.sw train.en --parent big.fr big.en --parent-source-language fr --output mine",
+            "seq2seq init train.sw train.en --parent big.fr big.en --parent-source fr --output mine",
             "seq2seq init",
             "On a terminal, the command asks for everything that is missing.")
 COLUMNS, PARENT = "Tables", "Pairs of other languages"
@@ -37,7 +39,7 @@ MAX_WARNINGS = 5
 
 def init(
     files: Annotated[list[Path] | None, typer.Argument(
-        metavar=options.PAIR_OR_TABLE, show_default=False,
+        metavar=options.PAIRS, show_default=False,
         help="Text for training: two text files that match line by line, or a file with both sides: .tsv, .csv, "
         ".jsonl, .parquet, .tmx, .xlf, .xliff or .po. Several of them become one training text.")] = None,
     source: Annotated[str | None, typer.Option(
@@ -50,25 +52,26 @@ def init(
         "--output", "-o", metavar="DIR", help="New directory for the recipe and its text. Its name becomes "
         "the name of the recipe. Required without a terminal.", show_default=False)] = None,
     valid: Annotated[list[Path] | None, typer.Option(
-        metavar=options.PAIR_OR_TABLE, help="Your own validation set. Can be repeated.",
+        metavar=options.PAIRS, help="Your own validation set.",
         show_default="split off")] = None,
     test: Annotated[list[Path] | None, typer.Option(
-        metavar=options.PAIR_OR_TABLE, help="Your own test set. Can be repeated.", show_default="split off")] = None,
+        metavar=options.PAIRS, help="Your own test sets: each pair of files, and each table, is one.",
+        show_default="split off")] = None,
     minutes: Annotated[float | None, typer.Option(
         metavar="N", min=1, help="Fit size and steps to this time on this machine, validation and test included. Some "
         "steps are measured.", show_default="as many steps as suit the text")] = None,
     monolingual: Annotated[list[Path] | None, typer.Option(
-        metavar="FILE", help="Further text in the target language, for back-translation: writes three recipes, which "
-        "seq2seq train DIR trains in order. Can be repeated.", show_default=False)] = None,
+        metavar=options.TEXTS, help="Further text in the target language, for back-translation: writes three recipes, "
+        "which seq2seq train DIR trains in order.", show_default=False)] = None,
     parent: Annotated[list[Path] | None, typer.Option(
-        metavar=options.PAIR_OR_TABLE, help="Pairs of which at least one language is another, for transfer learning: "
-        "writes two recipes, which seq2seq train DIR trains in order. Can be repeated.", show_default=False,
+        metavar=options.PAIRS, help="Pairs of which one language is another, for transfer learning: writes two "
+        "recipes, which seq2seq train DIR trains in order. All have the same two languages.", show_default=False,
         rich_help_panel=PARENT)] = None,
     parent_source: Annotated[str | None, typer.Option(
-        "--parent-source-language", metavar="CODE", help="Language of their source, if it is not that of your own.",
+        "--parent-source", metavar="CODE", help="Language of their source, if it is not that of your own.",
         show_default="that of your own pairs; without both options, identified", rich_help_panel=PARENT)] = None,
     parent_target: Annotated[str | None, typer.Option(
-        "--parent-target-language", metavar="CODE", help="Language of their target, if it is not that of your own.",
+        "--parent-target", metavar="CODE", help="Language of their target, if it is not that of your own.",
         show_default="the same", rich_help_panel=PARENT)] = None,
     source_column: Annotated[str | None, typer.Option(
         metavar="C", help="Source column of a table: its number, or its name if the columns have names.",
@@ -85,11 +88,11 @@ def init(
     files are not changed, and no file is overwritten.
     """
     for option, code in (("--source-language", source), ("--target-language", target),
-                         ("--parent-source-language", parent_source), ("--parent-target-language", parent_target)):
+                         ("--parent-source", parent_source), ("--parent-target", parent_target)):
         require_code(option, code)
     if not parent:
-        refuse_without_effect("they are languages of --parent.", parent_source_language=parent_source,
-                              parent_target_language=parent_target)
+        refuse_without_effect("they are languages of --parent.", parent_source=parent_source,
+                              parent_target=parent_target)
     from seq2seq.check.given_text import corpora_of, identify_languages
     from seq2seq.check.new_recipe import write_recipe
     from seq2seq.data.language_identification import is_installed
@@ -99,12 +102,12 @@ def init(
     if not files:
         files = _ask_for_files() if asks else _missing("the files", "seq2seq init train.de train.en --output mine")
     columns = source_column, target_column
-    corpora = corpora_of(files, columns, (source, target))
     given = [files, valid or [], test or [], parent or []]
-    codes_of = (source, target), (source, target), (parent_source or source, parent_target or target)
-    valid_corpora, test_corpora, parent_corpora = (
-        corpora_of(given[number], columns if any(map(is_table, given[number])) else (None, None), of,
-                   list(chain(*given[:number]))) for number, of in enumerate(codes_of, 1))
+    codes_of = *3 * [(source, target)], (parent_source or source, parent_target or target)
+    has_table = [any(map(is_table, paths)) for paths in given]
+    corpora, valid_corpora, test_corpora, parent_corpora = (
+        corpora_of(paths, columns if has_table[number] or not any(has_table) else (None, None), codes_of[number],
+                   list(chain(*given[:number]))) for number, paths in enumerate(given))
     try:
         found = identify_languages(corpora)
     except CorpusError:
@@ -169,15 +172,16 @@ def _parent_languages(corpora: Sequence[Corpus], own: tuple[str, str], source: s
     pairs."""
     from seq2seq.check.given_text import identify_languages
 
-    found = identify_languages(corpora)
+    found, in_either = identify_languages(corpora), all(corpus.uses_recipe_languages for corpus in corpora)
     if source or target:
         codes = source or own[0], target or own[1]
-        return codes if all(corpus.uses_recipe_languages for corpus in corpora) else (
-            _confirmed(codes, found, False, "--parent: "))
-    if not all(found):
-        _missing("the languages of --parent", "--parent-source-language fr")
-    source, target = (mine if is_same_language(mine, str(code)) else str(code)
-                      for mine, code in zip(own, found, strict=True))
+        return codes if in_either else _confirmed(codes, found, False, "--parent: ")
+    codes = str(found[0] or ""), str(found[1] or "")
+    if not all(codes):
+        _missing("the languages of --parent", "--parent-source fr")
+    if in_either:                                                               # the file names its languages
+        return codes[::-1] if any(map(is_same_language, codes, reversed(own))) else codes
+    source, target = (mine if is_same_language(mine, code) else code for mine, code in zip(own, codes, strict=True))
     return source, target
 
 
@@ -199,19 +203,28 @@ def _ask_for_files() -> list[Path]:
     return [Path(first), Path(_ask("File with the target text"))]
 
 
+def _found(text: GivenText, scanned: CorpusReport, languages: tuple[str, str]) -> list[str]:
+    """Return lines about a text that was read."""
+    lines = [f"found: {scanned.lines:,} pairs of {text.label}, {languages[0]} to {languages[1]}"]
+    for kind, finding in scanned.findings.items():
+        found = str(finding) if len(text.corpora) == 1 else (
+            f"{finding.count:,} (first: {text.place(finding.lines[0])})")
+        lines.append(f"  {kind.replace('_', ' ')}: {found}")
+    return lines + [f"  {repair}" for repair in scanned.counts.repairs()]
+
+
 def _show(new: NewRecipe, languages: tuple[str, str]) -> None:
     """Print what was found, what was written, and the next two commands."""
-    lines = [f"found: {new.scanned.lines:,} pairs of {new.text.label}, {languages[0]} to {languages[1]}"]
-    for kind, finding in new.scanned.findings.items():
-        found = str(finding) if len(new.text.corpora) == 1 else (
-            f"{finding.count:,} (first: {new.text.place(finding.lines[0])})")
-        lines.append(f"  {kind.replace('_', ' ')}: {found}")
-    lines += [f"  {repair}" for repair in new.scanned.counts.repairs()]
+    from seq2seq.check.recipe_text import Step
+
+    lines = _found(new.text, new.scanned, languages)
     for code, side in zip(languages, new.train.sides.values(), strict=True):
         lengths = side.characters
         lines.append(f"  characters per line of {code}: {lengths[50]:,} (median), {lengths[95]:,} (95 %), "
                      f"{lengths[100]:,} (longest)")
     several = new.monolingual or new.parent
+    if new.parent:
+        lines += _found(new.parent.text, new.parent.scanned, new.parent.languages)
     directory = new.path if several else new.path.parent
     sets = ", ".join(f"{count:,} {name}" + (f" (BLEU ± {new.intervals[name]:.1f})" if name in new.intervals else "")
                      for name, count in new.pairs.items())
@@ -219,14 +232,15 @@ def _show(new: NewRecipe, languages: tuple[str, str]) -> None:
     if new.copies:
         lines.append(f"  left out of train: {new.copies:,} pairs with a sentence of a validation or test set")
     section = new.recipe.training
-    lines.append(f"  model size {new.size}, {section.max_steps:,} steps "
+    of = f"{Step.PARENT.value}: " if new.parent else ""
+    lines.append(f"  {of}model size {new.size}, {section.max_steps:,} steps "
                  f"({section.max_steps / new.steps_per_epoch:,.0f} epochs)")
     lines += [f"  {note}" for note in new.notes]
     if new.monolingual:
         lines.append(f"  {new.monolingual.lines:,} of {new.monolingual.read:,} sentences for back-translation")
     if new.parent:
-        lines.append(f"  {new.parent.pairs:,} of {new.parent.read:,} pairs of {' and '.join(new.parent.languages)} for "
-                     "the parent")
+        lines.append(f"  parent: {new.parent.pairs:,} of {new.parent.scanned.lines:,} pairs from "
+                     f"{' to '.join(new.parent.languages)}, without those of the validation and test sets")
     cleaning = new.recipe.data.cleaning.model_dump(exclude_unset=True)
     augmentation = new.recipe.data.augmentation.model_dump(exclude_unset=True)
     if cleaning or augmentation:

@@ -8,8 +8,9 @@ import typer
 
 from seq2seq.recipe.model_sizes import model_sizes
 
-PAIR_OR_TABLE = "SOURCE TARGET | TABLE"
-"""Placeholder of the options that have two files, or one file with both sides, as their value."""
+PAIRS, TEXTS = "SOURCE TARGET | TABLE", "FILE …"
+"""Placeholders of the options whose values are all files up to the next option: pairs of text files and files with both
+sides, or files with one side."""
 
 
 class Precision(StrEnum):

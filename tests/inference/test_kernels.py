@@ -102,6 +102,10 @@ def sanitizer_runtime(compiler):
     runtime = Path(found.stdout.strip())
     if not runtime.is_absolute():                                               # the name alone: there is none
         pytest.skip(f"{compiler} has no sanitizers (on Debian: libclang-rt-*-dev)")
+    linked = subprocess.run([compiler, "-x", "c++", "-", "-fopenmp", "-o", "/dev/null"], input=b"int main() {}",
+                            capture_output=True)
+    if linked.returncode:
+        pytest.skip(f"{compiler} has no OpenMP (on Debian: libomp-*-dev)")
     return shared, str(runtime)
 
 
