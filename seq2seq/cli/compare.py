@@ -76,7 +76,7 @@ def compare(
     """Compare systems, and test whether their differences are statistically significant.
 
     Without --reference, the models translate the test sets in the recipe of the first of them; a file has translations
-    of the only test set.
+    of the only test set. A difference is the score of a system minus that of the first, the baseline.
 
     The test of two systems covers the choice of sentences, not the chance of training. To compare recipes, name the
     recipes and a number of seeds, or runs of several seeds: models whose recipes differ only in the seed are one group,
@@ -172,7 +172,7 @@ def _print_groups(report: GroupReport, planned: Sequence[PlannedRun], output: Pa
 
 def _print_pairs(by_test: Mapping[str, Mapping[str, Comparisons]], first: str, with_names: bool,
                  format: options.TextOrJson) -> None:
-    """Print the comparisons of the first system with each of the others. with_names: print the names of the test sets,
+    """Print the comparisons of each of the others with the first system. with_names: print the names of the test sets,
     which a recipe has given."""
     from seq2seq.evaluation.significance import comparison_to_dict, format_comparison
 
@@ -181,7 +181,7 @@ def _print_pairs(by_test: Mapping[str, Mapping[str, Comparisons]], first: str, w
         found = {other: comparison_to_dict(one) for other, one in comparisons.items()}
         values[name] = found if len(found) > 1 else next(iter(found.values()))
         if format is options.TextOrJson.text:
-            text = "\n\n".join(format_comparison(one, first, other) for other, one in comparisons.items())
+            text = "\n\n".join(format_comparison(one, other, first) for other, one in comparisons.items())
             print_table(f"{name}\n{text}" if with_names else text)
     if format is options.TextOrJson.json:
         print_json(values if with_names else next(iter(values.values())))

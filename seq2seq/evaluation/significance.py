@@ -138,7 +138,7 @@ def signed(difference: float) -> str:
 
 
 def format_comparison(comparisons: Mapping[str, Comparison], system: str, baseline: str) -> str:
-    """Return a table with both scores, their difference and its p-value for each metric.
+    """Return a table with the scores of baseline and system, their difference and its p-value for each metric.
 
     system, baseline: names of the two systems.
     """
@@ -148,7 +148,7 @@ def format_comparison(comparisons: Mapping[str, Comparison], system: str, baseli
         lines += [f"{TITLES[metric]}  {comparison.signature}"]
         lines += [f"  {name:<{width}}  {score.value:6.2f}  (95 %: {score.mean:.2f} ± {score.interval:.2f})"
                   f"{f'  precision:{score.precision}' if score.precision else ''}"
-                  for name, score in ((system, comparison.system), (baseline, comparison.baseline))]
+                  for name, score in ((baseline, comparison.baseline), (system, comparison.system))]
         lines += [f"  {'difference':<{width}}  {signed(comparison.difference):>6}  ({verdict(comparison)})"]
     return "\n".join(lines)
 

@@ -47,7 +47,7 @@ def translate_tests(systems: Sequence[Path], tests: Sequence[TestSet], load: Cal
 
 def compare_systems(systems: Sequence[Translated], tests: Sequence[TestSet], **test: Any
                     ) -> dict[str, dict[str, Comparisons]]:
-    """Return, by test set, the comparisons of the first system with each of the others, by their paths.
+    """Return, by test set, the comparisons of each of the others with the first system, the baseline, by their paths.
 
     Args:
         systems: at least two. No two of those after the first are the same.
@@ -59,9 +59,9 @@ def compare_systems(systems: Sequence[Translated], tests: Sequence[TestSet], **t
         if "bleu" in test.get("metrics", METRICS):
             warn_if_without_spaces(one.name, one.references, one.languages[1])
         compared[one.name] = {
-            str(other.path): compare(first.by_test[one.name], other.by_test[one.name], one.streams, one.languages[1],
-                                     names=[str(first.path), str(other.path), *[one.name] * len(one.streams)],
-                                     precisions=[first.precision, other.precision], **test)
+            str(other.path): compare(other.by_test[one.name], first.by_test[one.name], one.streams, one.languages[1],
+                                     names=[str(other.path), str(first.path), *[one.name] * len(one.streams)],
+                                     precisions=[other.precision, first.precision], **test)
             for other in others}
     return compared
 

@@ -319,7 +319,7 @@ def test_the_precision_is_reported_beside_the_signature():
 def test_the_precisions_of_two_systems_are_named():
     found = compare(ENGLISH, REFERENCE, [REFERENCE], "en", ["chrf"], samples=3, precisions=("int8", None))
     table = format_comparison(found, "ours", "theirs").splitlines()
-    assert table[1].endswith("precision:int8") and "precision" not in table[2]
+    assert table[2].endswith("precision:int8") and "precision" not in table[1]
     values = comparison_to_dict(found)["chrf"]
     assert (values["system"]["precision"], values["baseline"]["precision"]) == ("int8", None)
 
