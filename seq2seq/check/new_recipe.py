@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import TextIO
 
@@ -61,7 +62,7 @@ from seq2seq.data.pair_augmenter import PLACEHOLDER, TAG
 from seq2seq.data.preparation import TrainingText, make_tokenizers
 from seq2seq.errors import CorpusError, OptionError, UserError
 from seq2seq.evaluation.significance import expected_interval
-from seq2seq.languages import main_language
+from seq2seq.languages import language_name, main_language
 from seq2seq.recipe import Corpus, Recipe
 from seq2seq.recipe.model_sizes import consistency_for, size_for
 from seq2seq.storage.atomic import new_directory, require_new
@@ -124,8 +125,8 @@ class NewRecipe:
 
 def write_recipe(corpora: Sequence[Corpus], languages: tuple[str, str], output: Path, seed: int = 1,
                  valid: Sequence[Corpus] = (), test: Sequence[Corpus] = (), minutes: float | None = None,
-                 monolingual: Sequence[Path] = (), parent: tuple[Sequence[Corpus], tuple[str, str]] | None = None
-                 ) -> NewRecipe:
+                 monolingual: Sequence[Path] = (), parent: tuple[Sequence[Corpus], tuple[str, str]] | None = None,
+                 identified: Collection[str] = ()) -> NewRecipe:
     """Write a new directory with a recipe and its training, validation and test text.
 
     The directory appears only when it is complete. The amount of text decides the settings of the recipe, and what
@@ -141,6 +142,8 @@ def write_recipe(corpora: Sequence[Corpus], languages: tuple[str, str], output: 
         monolingual: text in the target language. The recipes are then those of back-translation (`Step.FINAL`).
         parent: pairs of other languages, and the codes of their source and target. The recipes are then those of
             transfer learning (`Step.CHILD`).
+        identified: sides whose language lingua has identified. lingua takes a language that it does not know for a
+            similar one, and then finds others in many lines. Such a finding is no reason to drop these lines.
     """
     require_new(output)
     several = [option for option, text in (("--monolingual", monolingual), ("--parent", parent)) if text]
@@ -180,7 +183,8 @@ def write_recipe(corpora: Sequence[Corpus], languages: tuple[str, str], output: 
             f"    # {count:,} of {scanned.lines:,} pairs have {AUGMENTED[kind]}.\n    {kind}: {AUGMENTATION}\n"
             for kind, count in augmented.items() if count > MIN_AUGMENTED_SHARE * scanned.lines))
         train, checker = _read_train(draft.write(settings))
-        if line := _language_line(train.report):
+        line, doubt = _language_line(train.report, identified, languages)
+        if line:
             settings = replace(settings, cleaning=(*settings.cleaning, line))
             train, checker = _read_train(draft.write(settings))
         draft.kept = train.report.pairs                                         # cleaning may drop many pairs
@@ -200,7 +204,8 @@ def write_recipe(corpora: Sequence[Corpus], languages: tuple[str, str], output: 
     path = output if several else output / Step.ONLY.value
     return NewRecipe(path, written.with_directory(output), settings.size, scanned, train.report, text, pairs,
                      len(left_out), steps_per_epoch, intervals,
-                     [*_text_warnings(train.report, written), *warnings], notes, draft.monolingual, draft.parent)
+                     [*doubt, *_text_warnings(train.report, written), *warnings], notes, draft.monolingual,
+                     draft.parent)
 
 
 def _full(draft: Draft, settings: Settings, size: str, train: Sequence[CorpusReader], step: Step = Step.ONLY
@@ -467,19 +472,26 @@ def _cleaning_line(kind: str, finding: Finding, lines: int, pairs: str = "pairs"
             f"{CAUTION.get(kind, '')}    {CLEANING[kind]}\n")
 
 
-def _language_line(report: CorpusReport) -> str:
-    """Return the line of data.cleaning that drops pairs in a wrong language; "" if there are few."""
+def _language_line(report: CorpusReport, identified: Collection[str], languages: tuple[str, str]
+                   ) -> tuple[str, list[str]]:
+    """Return the line of data.cleaning that drops pairs in a wrong language, "" if there are few, and warnings about
+    identified languages."""
     checks = report.judgement
     if checks is None:
-        return ""
+        return "", []
     for filter, findings, checked, share, problem in (
             ("sides", checks.wrong_side, checks.pairs, MAX_WRONG_SIDE_SHARE, "the language of the other side"),
             ("lingua", checks.wrong_language, checks.recognised, MAX_WRONG_LANGUAGE_SHARE, "another language")):
-        count = max((finding.count for finding in findings.values()), default=0)
+        side, count = max(((side, finding.count) for side, finding in findings.items()), key=itemgetter(1),
+                          default=("", 0))
+        if filter == "lingua" and side in identified and count > max(share * checked, 2):
+            return "", [f"the {side} was identified as {language_name(languages[side == 'target'])}, but {count:,} of "
+                        f"{checked:,} checked lines look like another language. Give its language with "
+                        f"--{side}-language; if lines of it are in another, data.cleaning.language: lingua drops them."]
         if max(share * checked, 2) < count < checked / 2:                       # else the sides are exchanged
             line = BY_LINGUA if filter == "lingua" else f"    language: {filter}\n"
-            return f"    # {count:,} of {checked:,} checked pairs look like {problem} on a side.\n{line}"
-    return ""
+            return f"    # {count:,} of {checked:,} checked pairs look like {problem} on a side.\n{line}", []
+    return "", []
 
 
 def _text_warnings(report: CorpusReport, recipe: Recipe) -> list[str]:

@@ -111,8 +111,7 @@ def best_plan(candidates: Iterator[Candidate], seconds: float) -> tuple[Plan | N
 
 def shortest(tried: Sequence[Candidate]) -> str:
     """Return a line that says the shortest time for which one of the candidates has enough steps."""
-    for minutes in (minutes for power in range(6) for minutes in (10**power, 2 * 10**power, 3 * 10**power,
-                                                                   5 * 10**power)):
+    for minutes in (first * 10**power for power in range(6) for first in range(1, 10)):
         plan, used = best_plan(iter(tried), 60 * minutes)
         if plan is not None and used[-1].is_enough(plan):
             return f"the shortest time that is worth anything for this text: {minutes:,} minutes ({describe(plan)})"

@@ -182,11 +182,12 @@ def add_direction_warnings(recipe: Recipe, warnings: list[str]) -> None:
 
 
 def add_epoch_warnings(section: TrainingSection, training: Mapping[str, Any], warnings: list[str]) -> None:
-    """Append warnings if consistency training has few epochs, or a training without early stopping very many.
+    """Append warnings if consistency training has few epochs, or a training without early stopping very many. The model
+    that a training continues has had epochs of its own.
 
     training: `Report.training`.
     """
-    if section.consistency and 0 < training.get("epochs", 0) < MIN_CONSISTENCY_EPOCHS:
+    if section.consistency and section.start_from is None and 0 < training.get("epochs", 0) < MIN_CONSISTENCY_EPOCHS:
         warnings.append(f"training.consistency: {section.max_steps:,} steps are {training['epochs']:,.1f} epochs of "
                         "this text. Consistency training lowered BLEU in trainings of 5 and 9 epochs, did not pay in "
                         "14, and raised it in 30 or more (recipes/multi30k). Raise max_steps, or leave this key out.")

@@ -90,7 +90,9 @@ def compare(
         refuse_without_effect("no system is a recipe.", set=settings, run_dir=run_dir,
                               seeds=None if seeds == 1 else seeds)
     require_one_standard_input([*systems, *(path for path in (source, *(reference or ())) if path)])
-    planned = _plan(recipes, settings or [], seeds, run_dir)
+    machine = [f"training.device={device}"] * (device != "auto") + (
+        [f"training.threads={threads}"] if threads is not None else [])
+    planned = _plan(recipes, [*machine, *(settings or [])], seeds, run_dir)
     if len(systems) - len(recipes) + len({run.group for run in planned}) < 2:
         raise UserError(f"{systems[0]} is compared with nothing. Name two systems or more, or several values of a key "
                         "of a recipe with --set; to score one system, use seq2seq evaluate.")

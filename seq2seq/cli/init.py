@@ -68,11 +68,11 @@ def init(
         "recipes, which seq2seq train DIR trains in order. All have the same two languages.", show_default=False,
         rich_help_panel=PARENT)] = None,
     parent_source: Annotated[str | None, typer.Option(
-        "--parent-source", metavar="CODE", help="Language of their source, if it is not that of your own.",
-        show_default="that of your own pairs; without both options, identified", rich_help_panel=PARENT)] = None,
+        "--parent-source", metavar="CODE", help="Language of their source, if their target has the language of yours.",
+        show_default="identified", rich_help_panel=PARENT)] = None,
     parent_target: Annotated[str | None, typer.Option(
-        "--parent-target", metavar="CODE", help="Language of their target, if it is not that of your own.",
-        show_default="the same", rich_help_panel=PARENT)] = None,
+        "--parent-target", metavar="CODE", help="Language of their target, if their source has the language of yours.",
+        show_default="identified", rich_help_panel=PARENT)] = None,
     source_column: Annotated[str | None, typer.Option(
         metavar="C", help="Source column of a table: its number, or its name if the columns have names.",
         show_default="1 in .tsv and .csv", rich_help_panel=COLUMNS)] = None,
@@ -130,8 +130,9 @@ def init(
                                                                                        "--output mine")
     transfer = None if not parent_corpora else (
         parent_corpora, _parent_languages(parent_corpora, languages, parent_source, parent_target))
+    identified = [side for side, given in (("source", source), ("target", target)) if given is None]
     new = write_recipe(corpora, languages, output, seed, valid_corpora, test_corpora, minutes, monolingual or (),
-                       transfer)
+                       transfer, identified)
     _show(new, languages)
 
 
@@ -215,6 +216,7 @@ def _found(text: GivenText, scanned: CorpusReport, languages: tuple[str, str]) -
 
 def _show(new: NewRecipe, languages: tuple[str, str]) -> None:
     """Print what was found, what was written, and the next two commands."""
+    from seq2seq.check.new_recipe import MONOLINGUAL_PER_PAIR
     from seq2seq.check.recipe_text import Step
 
     lines = _found(new.text, new.scanned, languages)
@@ -237,7 +239,9 @@ def _show(new: NewRecipe, languages: tuple[str, str]) -> None:
                  f"({section.max_steps / new.steps_per_epoch:,.0f} epochs)")
     lines += [f"  {note}" for note in new.notes]
     if new.monolingual:
-        lines.append(f"  {new.monolingual.lines:,} of {new.monolingual.read:,} sentences for back-translation")
+        lines.append(f"  {new.monolingual.lines:,} of {new.monolingual.read:,} sentences for back-translation, without "
+                     "repetitions, damaged and long lines, and sentences of the validation and test sets; at most "
+                     f"{MONOLINGUAL_PER_PAIR} for each pair")
     if new.parent:
         lines.append(f"  parent: {new.parent.pairs:,} of {new.parent.scanned.lines:,} pairs from "
                      f"{' to '.join(new.parent.languages)}, without those of the validation and test sets")

@@ -84,17 +84,18 @@ class GroupReport:
         by_group = self.scores[test][metric]
         first, score = next(iter(by_group)), by_group[name]
         if min(len(score.values), len(by_group[first].values)) == 1:
-            return [f"{name}: one of the two has a single seed, so that p covers the choice of sentences, and not the "
-                    "chance of training."]
+            return [f"{name}: with a single seed, p covers the choice of sentences, and not the chance of training."]
+        few = [] if min(len(score.values), len(by_group[first].values)) > 2 else [
+            f"{name}: two seeds tell little about the chance of training, and the interval is wide. Train three."]
         if not score.otherwise:
-            return []
+            return few
         mine, others = list(self.groups[name]), list(self.groups[first])
         pairs = [f"{mine[index]} against {others[index]}" if mine[index] != others[index] else str(mine[index])
                  for index in score.otherwise]
         verdict = (f"{'better' if (score.mean > by_group[first].mean) == (metric != 'ter') else 'worse'} than {first}"
                    if score.significant else f"not significantly different from {first}")
-        seeds = f"seed{'s' * (len(pairs) > 1)} {' and '.join(pairs)}"
-        return [f"{name} is {verdict} over all seeds; {seeds} alone would have said otherwise."]
+        seeds = f"each of the seeds {' and '.join(pairs)}" if len(pairs) > 1 else f"seed {pairs[0]}"
+        return [*few, f"{name} is {verdict} over all seeds; {seeds} alone would have said otherwise."]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON values, not rounded."""

@@ -48,6 +48,8 @@ BLOCK_LINES = 8192
 """Maximum number of lines of a block. Finished blocks are kept if a run is interrupted."""
 UNUSABLE = ("loop", "copied", "lost_number", LOST_PLACEHOLDER)
 """Faults (see `output_faults`) with which a translation is no training pair: the student would learn them."""
+MAX_FAULTY_SHARE = 0.1
+"""Share of translations with faults above which a warning is given. A model of 5,000 pairs had 0.6 %."""
 
 
 def training_text(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCESS) -> TrainingText:
@@ -259,8 +261,9 @@ def _join_blocks(unfinished: UnfinishedOutput, translation: Path, label: str) ->
     unfinished.delete_parts()
     if faulty:
         listed = ", ".join(f"{len(numbers):,} {fault.replace('_', ' ')}" for fault, numbers in faulty.items())
-        console.print_message(f"{label}: {sum(map(len, faulty.values())):,} of {lines:,} translations have faults and "
-                              f"are no training pairs ({listed})")
+        count = sum(map(len, faulty.values()))
+        tell = console.warn if count > MAX_FAULTY_SHARE * lines else console.print_message
+        tell(f"{label}: {count:,} of {lines:,} translations have faults and are no training pairs ({listed})")
 
 
 def _require_direction(spec: Corpus, recipe: Recipe, models: Sequence[Path]) -> None:

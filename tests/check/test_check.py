@@ -364,8 +364,12 @@ def test_a_test_set_in_a_direction_without_training_pairs_is_warned_of(directory
 def test_few_epochs_with_consistency_training_and_many_without_early_stopping_are_warned_of(directory, settings, epochs,
                                                                                            warnings):
     told: list[str] = []
-    add_epoch_warnings(load_recipe("recipe.yaml", [settings]).training, {"epochs": epochs, "steps_per_epoch": 7}, told)
+    section, training = load_recipe("recipe.yaml", [settings]).training, {"epochs": epochs, "steps_per_epoch": 7}
+    add_epoch_warnings(section, training, told)
     assert len(told) == warnings
+    continued: list[str] = []
+    add_epoch_warnings(section.model_copy(update={"start_from": "runs/first"}), training, continued)
+    assert continued == [warning for warning in told if "consistency" not in warning]
 
 
 def test_an_empty_line_is_not_called_a_wrong_pair_too(directory):

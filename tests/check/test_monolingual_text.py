@@ -130,6 +130,8 @@ def test_all_recipes_are_checked_and_trained_by_one_command_each(three):
     trained = run_command("train", "three", *SHORT)
     assert trained.code == 0
     assert "compare them with: seq2seq compare three/runs/1_baseline three/runs/3_final" in trained.err
+    told = run_command("evaluate", "three")
+    assert told.code == 2 and told.err.rstrip().endswith("The last of the runs in it is three/runs/3_final.")
     assert [path.name for path in sorted(Path("three/runs").iterdir())] == ["1_baseline", "2_reverse", "3_final"]
     assert list(Path("three/runs/3_final/synthetic").glob("monolingual.yy-xx.*.txt"))
 

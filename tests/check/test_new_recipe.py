@@ -17,8 +17,10 @@ from seq2seq.check.new_recipe import (
     BATCH_TOKENS,
     MIN_BATCH_TOKENS,
     MIN_STEPS,
+    _language_line,
     write_recipe,
 )
+from seq2seq.check.results import CorpusReport, Finding, PairReport
 from seq2seq.check.split_text import choose_held_out
 from seq2seq.cli import main
 from seq2seq.data.language_identification import is_installed
@@ -74,6 +76,16 @@ def test_the_number_of_pairs_that_decides_the_size_is_that_after_cleaning(direct
     pairs = len(split_of(directory / "mine")["train"])
     assert "remove_duplicates: true" in recipe and f"train.yy}}]  # {pairs} pairs\n" in recipe
     assert f"tiny suits {len(set(split_of(directory / 'mine')['train']))} pairs after cleaning; " in recipe
+
+
+def test_lines_are_not_dropped_because_they_contradict_a_language_that_was_only_identified():
+    report = CorpusReport("train", "a", judgement=PairReport(
+        pairs=200, recognised=100, wrong_language={"source": Finding(30, [7])}))
+    line, doubt = _language_line(report, (), ("cy", "en"))
+    assert "language: lingua" in line and not doubt
+    line, (doubt,) = _language_line(report, ("source",), ("cy", "en"))
+    assert not line and "identified as Welsh" in doubt and "--source-language" in doubt
+    assert "language: lingua" in _language_line(report, ("target",), ("cy", "en"))[0]
 
 
 @pytest.mark.slow

@@ -36,7 +36,10 @@ def test_all_values_and_seeds_are_trained_as_ordinary_runs_and_compared(director
     assert groups["model.norm=post"]["seeds"] == [1, 2] and len(groups["model.norm=post"]["values"]) == 2
     page = (directory / "runs/compare_tiny/comparison.html").read_text()
     assert "<svg" in page and "model.norm=post" in page and "http://" not in page.replace("http://www.w3.org", "")
-    assert "| model.norm=post |" in (directory / "runs/compare_tiny/comparison.md").read_text()
+    markdown = (directory / "runs/compare_tiny/comparison.md").read_text()
+    assert "| model.norm=post |" in markdown and "two seeds tell little" in markdown
+    assert load_recipe(directory / "runs/compare_tiny/model.norm=pre_seed_1/recipe.yaml", check_files=False
+                       ).training.threads == 1, "--threads is that of the trainings, too"
 
     train(load_recipe("recipe.yaml", [*FOUR_STEPS, "model.norm=post", "seed=2"]), directory / "alone")
     assert same(final_weights(directory / "runs/compare_tiny/model.norm=post_seed_2"),
