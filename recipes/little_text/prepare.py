@@ -2,7 +2,8 @@
 
     python recipes/little_text/prepare.py train.en train.de [--output DIRECTORY]
 
-Writes DIRECTORY/5000/train.en and so on. The input is written by recipes/tatoeba_zh_en/prepare.py --language de.
+Writes DIRECTORY/5000/train.en and so on, and into DIRECTORY/5000/others.de the target side of all other pairs, for
+back-translation. The input is written by recipes/tatoeba_zh_en/prepare.py --language de, or multi30k/prepare.py.
 """
 
 import argparse
@@ -29,6 +30,9 @@ def main() -> None:
         for path, lines in zip((arguments.source, arguments.target), sides, strict=True):
             text = "".join(f"{lines[number]}\n" for number in drawn[:size])
             (directory / f"train{path.suffix}").write_text(text, encoding="utf-8", newline="\n")
+        used = set(drawn[:size])
+        others = "".join(f"{line}\n" for number, line in enumerate(sides[1]) if number not in used)
+        (directory / f"others{arguments.target.suffix}").write_text(others, encoding="utf-8", newline="\n")
 
 
 if __name__ == "__main__":
