@@ -19,8 +19,8 @@ from seq2seq.check.given_text import MAX_PAIRS_READ, GivenText, recipe_of
 from seq2seq.check.measure import PAIRS as MEASURED_PAIRS
 from seq2seq.check.measure import measure
 from seq2seq.check.monolingual_text import check_monolingual_text, choose_lines
+from seq2seq.check.other_pairs import pairs_of_others
 from seq2seq.check.pair_checks import CorpusChecker
-from seq2seq.check.parent_text import parent_text
 from seq2seq.check.read_corpora import CorpusReader
 from seq2seq.check.recipe_text import (
     BATCH_TOKENS,
@@ -29,7 +29,7 @@ from seq2seq.check.recipe_text import (
     MIN_STEPS,
     Draft,
     Monolingual,
-    Parent,
+    OtherPairs,
     Settings,
     Step,
 )
@@ -82,15 +82,15 @@ AUGMENTED = {"placeholders": "placeholders such as {name} or %s", "tags": "tags 
 MIN_AUGMENTED_SHARE, AUGMENTATION = 0.01, 0.05
 """Share of pairs with placeholders or tags above which the recipe augments them, and the share of pairs that change, as
 in recipes/robustness."""
-NAMES = ("train", "valid", "monolingual", "parent")
+NAMES = ("train", "valid", "monolingual", "other")
 """Names of files of text that a test set cannot have."""
 BY_LINGUA = "    language: lingua\n"
 """End of the lines in data.cleaning that drop pairs in a language that lingua identifies as another."""
 MONOLINGUAL_PER_PAIR = 3
 """Maximum number of back-translated sentences for each pair."""
 OWN_SHARE, MAX_WEIGHT = 0.25, 10
-"""Share of the own pairs in an epoch of `Step.PARENT`, and the largest weight that they get for it. Other values were
-not tried."""
+"""Share of the own pairs in an epoch with pairs of other languages, and the largest weight that they get for it. Other
+values were not tried."""
 MAX_INTERVAL, GOOD_INTERVAL = 4.0, 2.0
 """Half of the 95 % interval of BLEU above which a set is reported as too small, and that of the size to aim at."""
 
@@ -102,9 +102,9 @@ class NewRecipe:
     scanned: report on the given text before cleaning. train: report on the training text after cleaning.
     text: the given text. pairs: number of pairs of each set. copies: number of pairs left out, because they repeat a
     held-out pair or have a sentence of a given set. intervals: for each held-out set, half of BLEU's 95 % interval.
-    warnings: problems of the text that the settings do not solve. notes: about the time of the training. monolingual,
-    parent: text in the target language, or pairs of other languages, for which there are several recipes; `recipe` is
-    then the first, and `path` their directory.
+    warnings: problems of the text that the settings do not solve. notes: about the time of the training. monolingual:
+    text in the target language, for which there are several recipes; `recipe` is then the first, and `path` their
+    directory. other: pairs of other languages.
     """
 
     path: Path
@@ -120,12 +120,12 @@ class NewRecipe:
     warnings: list[str]
     notes: list[str]
     monolingual: Monolingual | None = None
-    parent: Parent | None = None
+    other: OtherPairs | None = None
 
 
 def write_recipe(corpora: Sequence[Corpus], languages: tuple[str, str], output: Path, seed: int = 1,
                  valid: Sequence[Corpus] = (), test: Sequence[Corpus] = (), minutes: float | None = None,
-                 monolingual: Sequence[Path] = (), parent: tuple[Sequence[Corpus], tuple[str, str]] | None = None,
+                 monolingual: Sequence[Path] = (), other: tuple[Sequence[Corpus], tuple[str, str]] | None = None,
                  identified: Collection[str] = ()) -> NewRecipe:
     """Write a new directory with a recipe and its training, validation and test text.
 
@@ -140,26 +140,24 @@ def write_recipe(corpora: Sequence[Corpus], languages: tuple[str, str], output: 
         minutes: time of the training on this machine to which its size and steps are fitted. None: as many steps as
             suit the text.
         monolingual: text in the target language. The recipes are then those of back-translation (`Step.FINAL`).
-        parent: pairs of other languages, and the codes of their source and target. The recipes are then those of
-            transfer learning (`Step.CHILD`).
+        other: pairs of other languages, which the model learns, too, and the codes of their source and target.
         identified: sides whose language lingua has identified. lingua takes a language that it does not know for a
             similar one, and then finds others in many lines. Such a finding is no reason to drop these lines.
     """
     require_new(output)
-    several = [option for option, text in (("--monolingual", monolingual), ("--parent", parent)) if text]
-    if len(several) > 1:
-        raise OptionError("--monolingual and --parent plan different trainings. Leave one of them out.")
-    if several and minutes is not None:
-        raise OptionError(f"--minutes plans a single training, and {several[0]} several. Leave one of them out; "
-                          "seq2seq check measures the time of each recipe.")
+    if monolingual and other:
+        raise OptionError("--monolingual and --other plan different trainings. Leave one of them out.")
+    if minutes is not None and (monolingual or other):
+        raise OptionError(f"--minutes does not plan a training with {'--monolingual' if monolingual else '--other'}. "
+                          "Leave one of them out; seq2seq check measures the time.")
     recipe = recipe_of(corpora, languages)
     text = GivenText(corpora, recipe)
-    other = None if parent is None else parent_text(*parent, text)
+    other_text = None if other is None else pairs_of_others(*other, text)
     if monolingual:
         check_monolingual_text(monolingual, [pair[1:] for pair in islice(text.pairs(), MAX_PAIRS_READ)],
                                recipe.languages)
     scanned, augmented = _scan(text)
-    others = None if other is None else (other, _scan(other)[0])
+    others = None if other_text is None else (other_text, _scan(other_text)[0])
     own = _given_sets(recipe, valid, test)
     split = [name for name, given in (("valid", valid), ("test", test)) if not given]
     sentences = Sentences(pair for pairs in own.values() for pair in pairs)
@@ -192,30 +190,28 @@ def write_recipe(corpora: Sequence[Corpus], languages: tuple[str, str], output: 
         settings = replace(settings, consistency=consistency_for(draft.kept))
         notes: list[str] = []
         if minutes is None:
-            settings, steps_per_epoch = _full(draft, settings, size, [train])
+            settings, steps_per_epoch = _full(draft, settings, size, [train]) if others is None else (
+                _with_others(draft, settings, *others))
         else:
             settings, steps_per_epoch, notes = _fitted(draft, settings, size, train, minutes)
         written = draft.write(settings)
         warnings, intervals = _held_out_warnings(written, checker, own)
         if monolingual:
             written = _write_steps(draft, settings, train, monolingual)
-        elif others is not None:
-            written, settings, steps_per_epoch = _write_parent(draft, settings, train, *others)
-    path = output if several else output / Step.ONLY.value
+    path = output if monolingual else output / Step.ONLY.value
     return NewRecipe(path, written.with_directory(output), settings.size, scanned, train.report, text, pairs,
                      len(left_out), steps_per_epoch, intervals,
                      [*doubt, *_text_warnings(train.report, written), *warnings], notes, draft.monolingual,
-                     draft.parent)
+                     draft.other)
 
 
-def _full(draft: Draft, settings: Settings, size: str, train: Sequence[CorpusReader], step: Step = Step.ONLY
-          ) -> tuple[Settings, int]:
+def _full(draft: Draft, settings: Settings, size: str, train: Sequence[CorpusReader]) -> tuple[Settings, int]:
     """Return the settings of a training of EPOCHS with a model of this size, and its steps per epoch."""
     settings = replace(settings, size=size, batch_tokens=BATCH_TOKENS[size])
-    steps_per_epoch = _steps_per_epoch(draft.write(settings, step), train)
+    steps_per_epoch = _steps_per_epoch(draft.write(settings), train)
     while steps_per_epoch * EPOCHS_WARNING_THRESHOLD < MIN_STEPS and settings.batch_tokens > MIN_BATCH_TOKENS:
         settings = replace(settings, batch_tokens=settings.batch_tokens // 2)
-        steps_per_epoch = _steps_per_epoch(draft.write(settings, step), train)
+        steps_per_epoch = _steps_per_epoch(draft.write(settings), train)
     return replace(settings, max_steps=max(-(-EPOCHS * steps_per_epoch // 100) * 100, MIN_STEPS)), steps_per_epoch
 
 
@@ -293,14 +289,13 @@ def _write_steps(draft: Draft, settings: Settings, train: CorpusReader, monoling
     return first
 
 
-def _write_parent(draft: Draft, settings: Settings, train: CorpusReader, text: GivenText, scanned: CorpusReport
-                  ) -> tuple[Recipe, Settings, int]:
-    """Write the two recipes of transfer learning, instead of the only one. Return the first, its settings and its steps
-    per epoch. text, scanned: pairs of other languages, and the report on them."""
+def _with_others(draft: Draft, settings: Settings, text: GivenText, scanned: CorpusReport) -> tuple[Settings, int]:
+    """Write the recipe of a model that also learns pairs of other languages. Return its settings and its steps per
+    epoch. text, scanned: these pairs, and the report on them."""
     sentences = _held_out_sentences(draft.write(settings))
     codes, pairs = (str(text.recipe.languages.source), text.recipe.languages.target), 0
     with ExitStack() as stack:
-        files = _text_files(stack, draft.directory, "parent", codes)
+        files = _text_files(stack, draft.directory, "other", codes)
         for _, *pair in text.pairs():
             if not sentences.share_one_with(*pair):
                 pairs += 1
@@ -311,29 +306,23 @@ def _write_parent(draft: Draft, settings: Settings, train: CorpusReader, text: G
     keys = {line.splitlines()[-1] for line in cleaning}
     own = [line for line in settings.cleaning if line.splitlines()[-1] not in keys and not (
         line.endswith(BY_LINGUA) and any(main_language(code) not in lingua_languages() for code in codes))]
-    # Without consistency training, which doubles the time of a step: the training that continues has it.
-    parent = replace(settings, consistency=0, cleaning=(*own, *cleaning))
-    draft.parent = Parent(text, scanned, pairs, pairs)
-    recipe = draft.write(parent, Step.PARENT)
+    # As measured (recipes/little_text): consistency training, which doubles the time of a step, was not tried with it.
+    settings = replace(settings, consistency=0, cleaning=(*own, *cleaning))
+    draft.other = OtherPairs(text, scanned, pairs, pairs)
+    recipe = draft.write(settings)
     kept = CorpusReader("train", recipe.data.train[1], recipe, None)
     kept.read_train()
     if kept.report.error or not kept.report.pairs:
-        raise CorpusError(kept.report.error or f"--parent {text.label}: of {scanned.lines:,} pairs, none is left after "
+        raise CorpusError(kept.report.error or f"--other {text.label}: of {scanned.lines:,} pairs, none is left after "
                           "cleaning and without the sentences of the validation and test sets. Give other pairs.")
-    draft.parent = Parent(text, scanned, pairs, kept.report.pairs, max(1, min(MAX_WEIGHT, round(
+    draft.other = OtherPairs(text, scanned, pairs, kept.report.pairs, max(1, min(MAX_WEIGHT, round(
         kept.report.pairs / draft.kept * OWN_SHARE / (1 - OWN_SHARE)))))
-    size = size_for(draft.kept + draft.parent.kept)
-    child, _ = _full(draft, settings, size, [train])
-    (draft.directory / Step.ONLY.value).unlink()
-    recipe = draft.write(replace(parent, size=size), Step.PARENT)
+    recipe = draft.write(settings)
     tokenizers = make_tokenizers(TrainingText.of(recipe))
     readers = [CorpusReader("train", spec, recipe, tokenizers) for spec in recipe.data.train]
     for reader in readers:
         reader.read_train()
-    parent, steps_per_epoch = _full(draft, parent, size, readers, Step.PARENT)
-    recipe = draft.write(parent, Step.PARENT)
-    draft.write(child, Step.CHILD)
-    return recipe, parent, steps_per_epoch
+    return _full(draft, settings, size_for(draft.kept + draft.other.kept), readers)
 
 
 def _held_out_sentences(recipe: Recipe) -> Sentences:

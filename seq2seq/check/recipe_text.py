@@ -21,20 +21,18 @@ from seq2seq.recipe.model_sizes import size_for
 
 
 class Step(Enum):
-    """Recipe that is written: the only one, or one of those that follow each other, for text in one language (to FINAL)
-    or for pairs of other languages (to CHILD). The value is the name of its file."""
+    """Recipe that is written: the only one, or one of those that follow each other for text in one language. The value
+    is the name of its file."""
 
     ONLY = "recipe.yaml"
     BASELINE = "1_baseline.yaml"
     REVERSE = "2_reverse.yaml"
     FINAL = "3_final.yaml"
-    PARENT = "1_parent.yaml"
-    CHILD = "2_final.yaml"
 
     @property
     def before(self) -> tuple[Step, ...]:
         """Recipes whose models this one uses. It continues the first of them."""
-        return {Step.FINAL: (Step.BASELINE, Step.REVERSE), Step.CHILD: (Step.PARENT,)}.get(self, ())
+        return (Step.BASELINE, Step.REVERSE) if self is Step.FINAL else ()
 
     @property
     def run(self) -> str:
@@ -93,8 +91,8 @@ class Monolingual:
 
 
 @dataclass(frozen=True)
-class Parent:
-    """Pairs of other languages, which the model of `Step.PARENT` learns, too. scanned: report on them before cleaning.
+class OtherPairs:
+    """Pairs of other languages, which the model learns, too. scanned: report on them before cleaning.
     pairs: number of pairs without sentences of the held-out sets; cleaning keeps `kept` of them. weight: weight of the
     own pairs beside them."""
 
@@ -125,7 +123,7 @@ class Draft:
     kept: int
     split: Sequence[str]
     monolingual: Monolingual | None = None
-    parent: Parent | None = None
+    other: OtherPairs | None = None
 
     def write(self, settings: Settings, step: Step = Step.ONLY) -> Recipe:
         """Write a recipe with these settings, and load it."""
@@ -170,7 +168,7 @@ data:
 {_training_text(draft, files["train"], step)}\
   # No sentence of these sets occurs in the training text.{about_sets}
   valid: {{{files["valid"]}}}  # {pairs["valid"]:,} pairs
-{test}{sections}{"" if start else _model(draft, settings, step)}{metrics}training:
+{test}{sections}{"" if start else _model(draft, settings)}{metrics}training:
 {start}\
   # Target tokens per step. Lower this number if the memory is too small.
   batch_tokens: {settings.batch_tokens}
@@ -198,17 +196,13 @@ def _introduction(draft: Draft, step: Step) -> str:
     if step is Step.FINAL:
         return (f"# {source} to {target}: the model of {Step.BASELINE.value} continues with the pairs and with "
                 "back-translated sentences.")
-    if step is Step.CHILD:
-        return (f"# {source} to {target}: the model of {Step.PARENT.value} continues with the pairs of {source} and "
-                f"{target} alone.")
     seed = f",\n# split with seed {draft.seed}" if draft.split else ""
     first = f"# {source} to {target}: {draft.scanned.lines:,} pairs of {_files(draft.text)}{seed}.\n"
     if step is Step.BASELINE:
         return (f"{first}# The first of three recipes, which `seq2seq train DIRECTORY` trains in order: the model of "
                 "the pairs.")
-    if step is Step.PARENT and (parent := draft.parent) is not None:
-        return (f"{first}# {' to '.join(parent.languages)}: {parent.scanned.lines:,} pairs of {_files(parent.text)}.\n"
-                "# The first of two recipes, which `seq2seq train DIRECTORY` trains in order: a model of all pairs.")
+    if (other := draft.other) is not None:
+        first += f"# {' to '.join(other.languages)}: {other.scanned.lines:,} pairs of {_files(other.text)}.\n"
     return f"{first}# Check this recipe with `seq2seq check`, then train it with `seq2seq train`."
 
 
@@ -223,16 +217,16 @@ def _files(text: GivenText) -> str:
 def _training_text(draft: Draft, files: str, step: Step) -> str:
     """Return the lines of data.train. files: names of the files of the pairs."""
     pairs = f"{draft.pairs['train']:,} pairs"
-    if step is Step.PARENT and (parent := draft.parent) is not None:
-        source, target = parent.languages
-        comment, weight = ("", "") if parent.weight == 1 else (
-            f"    # In an epoch, each of these pairs occurs {parent.weight} times, and each of the others once.\n",
-            f", weight: {parent.weight}")
+    if (other := draft.other) is not None:
+        source, target = other.languages
+        comment, weight = ("", "") if other.weight == 1 else (
+            f"    # In an epoch, each of these pairs occurs {other.weight} times, and each of the others once.\n",
+            f", weight: {other.weight}")
         return f"""\
   train:
 {comment}    - {{{files}{weight}}}  # {pairs}
-    - {{source: parent.{source}, target: parent.{target}, languages: {{source: {source}, target: {target}}}}}  \
-# {parent.pairs:,} pairs
+    - {{source: other.{source}, target: other.{target}, languages: {{source: {source}, target: {target}}}}}  \
+# {other.pairs:,} pairs
 """
     if step is not Step.FINAL or draft.monolingual is None:
         return f"  train: [{{{files}}}]  # {pairs}\n"
@@ -251,12 +245,12 @@ def _file(draft: Draft) -> str:
     return draft.monolingual.file if draft.monolingual else ""
 
 
-def _model(draft: Draft, settings: Settings, step: Step) -> str:
+def _model(draft: Draft, settings: Settings) -> str:
     """Return the sections `tokenizer` and `model`."""
     after_cleaning = " after cleaning" if draft.kept != draft.pairs["train"] else ""
     pairs = draft.kept
-    if step is Step.PARENT and draft.parent is not None:
-        pairs, after_cleaning = pairs + draft.parent.kept, " after cleaning"
+    if draft.other is not None:
+        pairs, after_cleaning = pairs + draft.other.kept, " after cleaning"
     return f"""\
 # The size of the vocabulary follows from the amount of text.
 tokenizer: {{vocab_size: auto}}

@@ -29,10 +29,10 @@ EXAMPLES = ("seq2seq init train.de train.en --source-language de --target-langua
             "seq2seq init train.de train.en --valid dev.de dev.en --test news.tmx --output mine",
             "seq2seq init pairs.jsonl --source-column german --target-column english --output mine",
             "seq2seq init train.sw train.en --monolingual news.en --output mine",
-            "seq2seq init train.sw train.en --parent big.fr big.en --parent-source fr --output mine",
+            "seq2seq init train.sw train.en --other big.fr big.en --other-source fr --output mine",
             "seq2seq init",
             "On a terminal, the command asks for everything that is missing.")
-COLUMNS, PARENT = "Tables", "Pairs of other languages"
+COLUMNS, OTHERS = "Tables", "Pairs of other languages"
 MAX_WARNINGS = 5
 """Maximum number of warnings that are printed."""
 
@@ -63,16 +63,16 @@ def init(
     monolingual: Annotated[list[Path] | None, typer.Option(
         metavar=options.TEXTS, help="Further text in the target language, for back-translation: writes three recipes, "
         "which seq2seq train DIR trains in order.", show_default=False)] = None,
-    parent: Annotated[list[Path] | None, typer.Option(
-        metavar=options.PAIRS, help="Pairs of which one language is another, for transfer learning: writes two "
-        "recipes, which seq2seq train DIR trains in order. All have the same two languages.", show_default=False,
-        rich_help_panel=PARENT)] = None,
-    parent_source: Annotated[str | None, typer.Option(
-        "--parent-source", metavar="CODE", help="Language of their source, if their target has the language of yours.",
-        show_default="identified", rich_help_panel=PARENT)] = None,
-    parent_target: Annotated[str | None, typer.Option(
-        "--parent-target", metavar="CODE", help="Language of their target, if their source has the language of yours.",
-        show_default="identified", rich_help_panel=PARENT)] = None,
+    other: Annotated[list[Path] | None, typer.Option(
+        metavar=options.PAIRS, help="Pairs of which one language is another; the model learns them, too. All of "
+        "them have the same two languages.", show_default=False,
+        rich_help_panel=OTHERS)] = None,
+    other_source: Annotated[str | None, typer.Option(
+        "--other-source", metavar="CODE", help="Language of their source, if their target has the language of yours.",
+        show_default="identified", rich_help_panel=OTHERS)] = None,
+    other_target: Annotated[str | None, typer.Option(
+        "--other-target", metavar="CODE", help="Language of their target, if their source has the language of yours.",
+        show_default="identified", rich_help_panel=OTHERS)] = None,
     source_column: Annotated[str | None, typer.Option(
         metavar="C", help="Source column of a table: its number, or its name if the columns have names.",
         show_default="1 in .tsv and .csv", rich_help_panel=COLUMNS)] = None,
@@ -88,11 +88,11 @@ def init(
     files are not changed, and no file is overwritten.
     """
     for option, code in (("--source-language", source), ("--target-language", target),
-                         ("--parent-source", parent_source), ("--parent-target", parent_target)):
+                         ("--other-source", other_source), ("--other-target", other_target)):
         require_code(option, code)
-    if not parent:
-        refuse_without_effect("they are languages of --parent.", parent_source=parent_source,
-                              parent_target=parent_target)
+    if not other:
+        refuse_without_effect("they are languages of --other.", other_source=other_source,
+                              other_target=other_target)
     from seq2seq.check.given_text import corpora_of, identify_languages
     from seq2seq.check.new_recipe import write_recipe
     from seq2seq.data.language_identification import is_installed
@@ -102,10 +102,10 @@ def init(
     if not files:
         files = _ask_for_files() if asks else _missing("the files", "seq2seq init train.de train.en --output mine")
     columns = source_column, target_column
-    given = [files, valid or [], test or [], parent or []]
-    codes_of = *3 * [(source, target)], (parent_source or source, parent_target or target)
+    given = [files, valid or [], test or [], other or []]
+    codes_of = *3 * [(source, target)], (other_source or source, other_target or target)
     has_table = [any(map(is_table, paths)) for paths in given]
-    corpora, valid_corpora, test_corpora, parent_corpora = (
+    corpora, valid_corpora, test_corpora, other_corpora = (
         corpora_of(paths, columns if has_table[number] or not any(has_table) else (None, None), codes_of[number],
                    list(chain(*given[:number]))) for number, paths in enumerate(given))
     try:
@@ -128,11 +128,11 @@ def init(
     if output is None:
         output = Path(_ask("New directory", "_".join(languages))) if asks else _missing("the new directory",
                                                                                        "--output mine")
-    transfer = None if not parent_corpora else (
-        parent_corpora, _parent_languages(parent_corpora, languages, parent_source, parent_target))
+    others = None if not other_corpora else (
+        other_corpora, _other_languages(other_corpora, languages, other_source, other_target))
     identified = [side for side, given in (("source", source), ("target", target)) if given is None]
     new = write_recipe(corpora, languages, output, seed, valid_corpora, test_corpora, minutes, monolingual or (),
-                       transfer, identified)
+                       others, identified)
     _show(new, languages)
 
 
@@ -167,19 +167,19 @@ def _confirmed(languages: tuple[str, str], found: Sequence[str | None], asks: bo
     return confirmed[0], confirmed[1]
 
 
-def _parent_languages(corpora: Sequence[Corpus], own: tuple[str, str], source: str | None, target: str | None
+def _other_languages(corpora: Sequence[Corpus], own: tuple[str, str], source: str | None, target: str | None
                       ) -> tuple[str, str]:
-    """Return the languages of the pairs of --parent: those given, or those found in the text. own: languages of the own
+    """Return the languages of the pairs of --other: those given, or those found in the text. own: languages of the own
     pairs."""
     from seq2seq.check.given_text import identify_languages
 
     found, in_either = identify_languages(corpora), all(corpus.uses_recipe_languages for corpus in corpora)
     if source or target:
         codes = source or own[0], target or own[1]
-        return codes if in_either else _confirmed(codes, found, False, "--parent: ")
+        return codes if in_either else _confirmed(codes, found, False, "--other: ")
     codes = str(found[0] or ""), str(found[1] or "")
     if not all(codes):
-        _missing("the languages of --parent", "--parent-source fr")
+        _missing("the languages of --other", "--other-source fr")
     if in_either:                                                               # the file names its languages
         return codes[::-1] if any(map(is_same_language, codes, reversed(own))) else codes
     source, target = (mine if is_same_language(mine, code) else code for mine, code in zip(own, codes, strict=True))
@@ -217,34 +217,31 @@ def _found(text: GivenText, scanned: CorpusReport, languages: tuple[str, str]) -
 def _show(new: NewRecipe, languages: tuple[str, str]) -> None:
     """Print what was found, what was written, and the next two commands."""
     from seq2seq.check.new_recipe import MONOLINGUAL_PER_PAIR
-    from seq2seq.check.recipe_text import Step
 
     lines = _found(new.text, new.scanned, languages)
     for code, side in zip(languages, new.train.sides.values(), strict=True):
         lengths = side.characters
         lines.append(f"  characters per line of {code}: {lengths[50]:,} (median), {lengths[95]:,} (95 %), "
                      f"{lengths[100]:,} (longest)")
-    several = new.monolingual or new.parent
-    if new.parent:
-        lines += _found(new.parent.text, new.parent.scanned, new.parent.languages)
-    directory = new.path if several else new.path.parent
+    if new.other:
+        lines += _found(new.other.text, new.other.scanned, new.other.languages)
+    directory = new.path if new.monolingual else new.path.parent
     sets = ", ".join(f"{count:,} {name}" + (f" (BLEU ± {new.intervals[name]:.1f})" if name in new.intervals else "")
                      for name, count in new.pairs.items())
     lines.append(f"written to {directory}: {sets}")
     if new.copies:
         lines.append(f"  left out of train: {new.copies:,} pairs with a sentence of a validation or test set")
     section = new.recipe.training
-    of = f"{Step.PARENT.value}: " if new.parent else ""
-    lines.append(f"  {of}model size {new.size}, {section.max_steps:,} steps "
+    lines.append(f"  model size {new.size}, {section.max_steps:,} steps "
                  f"({section.max_steps / new.steps_per_epoch:,.0f} epochs)")
     lines += [f"  {note}" for note in new.notes]
     if new.monolingual:
         lines.append(f"  {new.monolingual.lines:,} of {new.monolingual.read:,} sentences for back-translation, without "
                      "repetitions, damaged and long lines, and sentences of the validation and test sets; at most "
                      f"{MONOLINGUAL_PER_PAIR} for each pair")
-    if new.parent:
-        lines.append(f"  parent: {new.parent.pairs:,} of {new.parent.scanned.lines:,} pairs from "
-                     f"{' to '.join(new.parent.languages)}, without those of the validation and test sets")
+    if new.other:
+        lines.append(f"  {new.other.pairs:,} of {new.other.scanned.lines:,} pairs from "
+                     f"{' to '.join(new.other.languages)}, without those of the validation and test sets")
     cleaning = new.recipe.data.cleaning.model_dump(exclude_unset=True)
     augmentation = new.recipe.data.augmentation.model_dump(exclude_unset=True)
     if cleaning or augmentation:
@@ -253,7 +250,7 @@ def _show(new: NewRecipe, languages: tuple[str, str]) -> None:
     path = shlex.quote(str(new.path))
     train = f"  seq2seq train {path}"
     default_run = Path("runs", directory.name).absolute()
-    if not several and directory.absolute() == default_run:
+    if not new.monolingual and directory.absolute() == default_run:
         train += f" --run-dir {shlex.quote(str(directory / 'run'))}"
     for warning in new.warnings[:MAX_WARNINGS]:
         console.warn(warning)

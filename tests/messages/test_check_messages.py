@@ -123,15 +123,15 @@ judged("another language", recognised=50, wrong_language={"target": Finding(3, [
 
 
 
-def init(name, sources, targets, columns=(None, None), parent=None):
-    """Add a case: `init` for these two files, or for one table if there are no targets. parent: languages of the same
-    files as pairs of --parent."""
+def init(name, sources, targets, columns=(None, None), other=None):
+    """Add a case: `init` for these two files, or for one table if there are no targets. other: languages of the same
+    files as pairs of --other."""
     def case(folder):
         paths = [folder / "a.de", folder / "a.en"] if targets is not None else [folder / "a.tsv"]
         for path, lines in zip(paths, (sources, targets), strict=False):
             path.write_text("".join(f"{line}\n" for line in lines))
         corpora = corpora_of(paths, columns)
-        return write_recipe(corpora, ("de", "en"), folder / "new", parent=None if parent is None else (corpora, parent))
+        return write_recipe(corpora, ("de", "en"), folder / "new", other=None if other is None else (corpora, other))
 
     MESSAGES.add(f"init: {name}", case)
 
@@ -143,11 +143,11 @@ init("not translated", ["x", "y"], ["x", "y"])
 init("a table with unclear columns", ["1\tx\ty"], None)
 init("one column only", ["1\tx\ty"], None, columns=("1", None))
 init("columns of text files", ["x"], ["y"], columns=("1", "2"))
-init("a parent of the same languages", ["x"], ["y"], parent=("de", "en"))
-init("a parent between two forms of one language", ["x"], ["y"], parent=("fr", "fra"))
+init("other pairs of the same languages", ["x"], ["y"], other=("de", "en"))
+init("other pairs between two forms of one language", ["x"], ["y"], other=("fr", "fra"))
 
 
-def pairs_of_the_test_set_as_parent(folder):
+def pairs_of_the_test_set_as_others(folder):
     texts = [[f"a {number}" for number in range(7)], [f"b {number}" for number in range(7)],
              ["x"], ["y"]]
     paths = [folder / name for name in ("train.de", "train.en", "test.de", "test.en")]
@@ -155,9 +155,9 @@ def pairs_of_the_test_set_as_parent(folder):
         path.write_text("".join(f"{line}\n" for line in lines))
     own, held_out = corpora_of(paths[:2]), corpora_of(paths[2:])
     return write_recipe(own, ("de", "en"), folder / "new", valid=held_out, test=held_out,
-                        parent=(held_out, ("fr", "en")))
+                        other=(held_out, ("fr", "en")))
 
 
-MESSAGES.add("init: a parent with sentences of the test set only", pairs_of_the_test_set_as_parent)
+MESSAGES.add("init: other pairs with sentences of the test set only", pairs_of_the_test_set_as_others)
 
 test_message, test_every_message_belongs_to_a_case = MESSAGES.tests()

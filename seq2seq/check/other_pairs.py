@@ -1,4 +1,4 @@
-"""Pairs of other languages for transfer learning (`seq2seq init --parent`)."""
+"""Pairs of other languages, which a model learns beside the own ones (`seq2seq init --other`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from seq2seq.recipe import Corpus
 REMEDY = "Exchange its sides: give its files (of a table, its columns or languages) in the other order."
 
 
-def parent_text(corpora: Sequence[Corpus], codes: tuple[str, str], own: GivenText) -> GivenText:
+def pairs_of_others(corpora: Sequence[Corpus], codes: tuple[str, str], own: GivenText) -> GivenText:
     """Return the pairs of other languages. codes: of their source and target.
 
     Raises OptionError or CorpusError if the languages are those of the own pairs, or if the sides are exchanged: the
@@ -23,11 +23,11 @@ def parent_text(corpora: Sequence[Corpus], codes: tuple[str, str], own: GivenTex
     languages = own.recipe.languages.codes
     # A language has one code in the recipe: that of the own pairs.
     codes = tuple(next((mine for mine in languages if same_code(mine, code)), code) for code in codes)  # type: ignore
-    recipe, text = recipe_of(corpora, codes, ("--parent-source", "--parent-target")), f"--parent {corpora[0].label}"
+    recipe, text = recipe_of(corpora, codes, ("--other-source", "--other-target")), f"--other {corpora[0].label}"
     if set(codes) == set(languages):
         raise OptionError(f"{text}: the languages are those of your own pairs, {codes[0]} and {codes[1]}. Give these "
-                          "pairs as training text, without --parent. If they are in other languages, give "
-                          "--parent-source or --parent-target.")
+                          "pairs as training text, without --other. If they are in other languages, give "
+                          "--other-source or --other-target.")
     for side, code, other in zip(("source", "target"), codes, reversed(languages), strict=True):
         if is_same_language(code, other):
             raise OptionError(f"{text}: the {side} is in {code}, the language of the other side of your own pairs. "
@@ -38,7 +38,7 @@ def parent_text(corpora: Sequence[Corpus], codes: tuple[str, str], own: GivenTex
     for index, side in enumerate(("source", "target")):
         if not checker.can_check or not is_same_language(codes[index], languages[index]):
             continue
-        # The own text of the shared language, in the place of that of the parent, must not look like its other side.
+        # The own text of the shared language, in the place of that of these pairs, must not look like their other side.
         mixed = [list(pair) for pair, _ in zip(cycle(pairs), own_pairs, strict=False)]
         for pair, own_pair in zip(mixed, own_pairs, strict=True):
             pair[index] = own_pair[index]
