@@ -99,7 +99,7 @@ def test_text_or_options_of_which_nothing_comes_are_refused(directory):  # noqa:
     for text, option, reason in ((["", " "], (), "mono.yy is empty"),
                                  (["a \ufffd"], (), "has no line for back-translation"),
                                  ([source for source, _ in PAIRS], (), "looks like xx, the source language"),
-                                 (SENTENCES[:9], ("--minutes", "3"), "--minutes plans a single training")):
+                                 (SENTENCES[:9], ("--minutes", "3"), "--minutes does not plan a training")):
         found = run_command("init", *files, *CODES, "--output", "mine", "--monolingual", monolingual(text), *option)
         assert found.code == 2 and reason in found.err and not Path("mine").exists()
     for name in ("pairs.tsv", "missing.yy"):
