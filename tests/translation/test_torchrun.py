@@ -262,7 +262,7 @@ def test_an_error_in_one_rank_ends_all_and_the_finished_blocks_are_kept(folder, 
 @pytest.mark.slow
 def test_a_signal_to_torchrun_stops_all_ranks_after_the_block(folder):
     process, deadline = start(2), time.monotonic() + 120
-    while not finished(Path("out")):
+    while not finished(Path("out"), 1):                                         # rank 0, which tells how to resume
         assert time.monotonic() < deadline, Path("told").read_text()
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
