@@ -22,7 +22,8 @@ def pairs_of_others(corpora: Sequence[Corpus], codes: tuple[str, str], own: Give
     """
     languages = own.recipe.languages.codes
     # A language has one code in the recipe: that of the own pairs.
-    codes = tuple(next((mine for mine in languages if same_code(mine, code)), code) for code in codes)  # type: ignore
+    source, target = (next((mine for mine in languages if same_code(mine, code)), code) for code in codes)
+    codes = source, target
     recipe, text = recipe_of(corpora, codes, ("--other-source", "--other-target")), f"--other {corpora[0].label}"
     if set(codes) == set(languages):
         raise OptionError(f"{text}: the languages are those of your own pairs, {codes[0]} and {codes[1]}. Give these "

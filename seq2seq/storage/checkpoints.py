@@ -460,7 +460,7 @@ def resolve_model_path(path: Path) -> Path:
         )
     names = sorted(entry.name for entry in path.iterdir())
     contents = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "") if names else "nothing"
-    runs = [run for run in sorted(path.glob("*/*")) if best_bundle(run) is not None]
+    runs = [run for run in sorted(path.glob("*/*")) if (run / BEST).is_file() and (run / RECIPE).is_file()]
     last = f" The last of the runs in it is {runs[-1]}." if runs else ""
     raise CheckpointError(f"{path} contains {contents}. {expected}{last}")
 
