@@ -25,7 +25,7 @@ from seq2seq.check.given_text import GivenText, corpora_of
 from seq2seq.check.pair_checks import MIN_OTHER_LINES, LanguageChecker
 from seq2seq.check.split_text import Sentences, choose_held_out
 from seq2seq.check.warnings import languages_in_words
-from seq2seq.data.corpus import Counts, LinePair, as_lines, first_line_warning, read_pairs
+from seq2seq.data.corpus import Counts, LinePair, as_lines, read_pairs
 from seq2seq.data.preparation import cleaned
 from seq2seq.devices import choose_device, choose_precision
 from seq2seq.errors import CheckpointError, CorpusError, OptionError, UserError
@@ -139,7 +139,8 @@ def adapt(model: Path, domain: Sequence[Path], output: Path, *, general: Sequenc
     direction = _direction(recipe, str(model), source_language, target_language)
     recipe = recipe.model_copy(update={"languages": direction})
     given = {name: GivenText([corpus.resolve(Path()) for corpus in corpora_of(files, languages=recipe.languages.codes)],
-                             recipe) for name, files in (("text", domain), ("general", general)) if files}
+                             recipe, "Give a table of two columns, source and target, without a header.")
+             for name, files in (("text", domain), ("general", general)) if files}
     inputs = {"model": read_metadata(bundle, "bundle", required=())["sha256"], "seed": seed, "general": None,
               "languages": direction.pair, **{name: list(map(_fingerprint, text.corpora))
                                               for name, text in given.items()}}
@@ -319,8 +320,6 @@ def _write(recipe: Recipe, bundle: Path, tokenizers: Tokenizers, given: Mapping[
            command: Callable[[Sequence[Corpus]], str]) -> None:
     """Write the text and the recipe of the training. The directory `output` appears only when it is complete. command:
     see `_require_languages`."""
-    for corpus in (corpus for text in given.values() for corpus in text.corpora):
-        _require_two_columns(corpus)
     of_domain = _split(given["text"], seed, PAIRS_PER_HELD_OUT["text"])
     texts = dict(zip(("domain.train", "domain.valid", "domain.test"), of_domain, strict=True))
     limit = REPLAYED * len(texts["domain.train"])
@@ -405,12 +404,6 @@ def _command(model: str, given: Mapping[str, GivenText], options: Sequence[str],
             for path in reversed(paths) if corpus in exchanged else paths:
                 words += [path] if name == "text" else ["--general", path]
     return shlex.join([*words, *options])
-
-
-def _require_two_columns(corpus: Corpus) -> None:
-    """Raise CorpusError if the first line of a table has more columns than two."""
-    if warning := first_line_warning(corpus, Path(), "data.train"):
-        raise CorpusError(f"{warning.fault} Give a table of two columns, source and target, without a header.")
 
 
 def _without_common_sentences(texts: Mapping[str, list[TextPair]]) -> dict[str, list[TextPair]]:

@@ -15,6 +15,7 @@ from seq2seq.data.corpus import (
     Counts,
     LinePair,
     as_lines,
+    first_line_warning,
     named_languages,
     read_corpus,
     read_lines,
@@ -32,6 +33,8 @@ MAX_PAIRS_READ = 10_000
 """Number of pairs from which the languages of both sides are learned."""
 MAX_LANGUAGE_CHARACTERS, MAX_LANGUAGE_LINES = 5_000, 500
 """Maximum numbers of characters and of lines from which a language is identified."""
+COLUMN_OPTIONS = ("Name the columns with --source-column and --target-column: by number if line 1 is text, by name if "
+                  "it is a header.")
 Columns = tuple[str | None, str | None]
 
 
@@ -116,9 +119,16 @@ def recipe_of(corpora: Sequence[Corpus], languages: tuple[str, str],
 class GivenText:
     """Several corpora, read one after another. Their pairs have consecutive numbers."""
 
-    def __init__(self, corpora: Sequence[Corpus], recipe: Recipe) -> None:
-        """recipe: recipe whose languages the corpora have."""
+    def __init__(self, corpora: Sequence[Corpus], recipe: Recipe, remedy: str = COLUMN_OPTIONS) -> None:
+        """recipe: recipe whose languages the corpora have. remedy: what to do if it is unclear which columns of a table
+        are source and target, or whether its first line is a pair.
+
+        Raises CorpusError if that is unclear.
+        """
         self.corpora, self.recipe = corpora, recipe
+        for corpus in corpora:
+            if warning := first_line_warning(corpus, Path(), recipe.languages_of(corpus).codes, "data.train"):
+                raise CorpusError(f"{warning.fault} {remedy}")
         self._starts = [0]                                          # number before the first pair of each corpus
 
     def pairs(self, counts: Counts | None = None) -> Iterator[LinePair]:

@@ -54,7 +54,7 @@ from seq2seq.check.warnings import (
     add_tokenization_warnings,
     frequent_kinds,
 )
-from seq2seq.data.corpus import Pair, first_line_warnings
+from seq2seq.data.corpus import Pair
 from seq2seq.data.damaged_text import is_damaged
 from seq2seq.data.language_identification import lingua_languages
 from seq2seq.data.numbers import number_agreement
@@ -351,9 +351,6 @@ def _scan(text: GivenText) -> tuple[CorpusReport, dict[str, int]]:
     if "identical" in report.findings and report.findings["identical"].count > report.lines / 2:
         raise CorpusError(f"{text.label}: of {report.lines:,} pairs, {report.findings['identical']} have the same "
                           "text on both sides. Give the source text and its translation.")
-    for warning in first_line_warnings(text.recipe):
-        raise CorpusError(f"{warning.fault} Name the columns with --source-column and --target-column: by number if "
-                          "line 1 is text, by name if it is a header.")
     return report, augmented
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
 from glob import has_magic
@@ -31,6 +31,7 @@ from seq2seq.files import (
 )
 from seq2seq.formats.block import naming, wide_encoding
 from seq2seq.formats.catalogue import catalogue_of, languages_of, read_catalogue
+from seq2seq.formats.csv_table import columns_of
 from seq2seq.formats.tables import row_of_line
 from seq2seq.formats.tmx_pairs import UnitReader, first_languages, read_units
 from seq2seq.formats.xliff_pairs import XliffReader
@@ -327,13 +328,18 @@ class FirstLineWarning(NamedTuple):
 def first_line_warnings(recipe: Recipe) -> Iterator[FirstLineWarning]:
     """Yield the warning of each of the recipe's tables; see `first_line_warning`."""
     for steps, spec in recipe.data.corpora_with_keys():
-        if warning := first_line_warning(spec, recipe.data_directory, ".".join(map(str, ("data", *steps)))):
+        codes = recipe.languages_of(spec).codes
+        if warning := first_line_warning(spec, recipe.data_directory, codes, ".".join(map(str, ("data", *steps)))):
             yield warning
 
 
-def first_line_warning(spec: Corpus, directory: Path, key: str) -> FirstLineWarning | None:
-    """Return a warning if the first line of a table has more than two columns without a choice of two. Unreadable files
-    cause no warning. directory: base directory of the corpus' path. key: recipe key of the corpus, for the remedy."""
+def first_line_warning(spec: Corpus, directory: Path, languages: Sequence[str], key: str) -> FirstLineWarning | None:
+    """Return a warning if the columns of a table are not chosen, and its first line has more than two or names them.
+    Unreadable files cause no warning.
+
+    directory: base directory of the corpus' path. languages: codes of source and target. key: recipe key of the corpus,
+    for the remedy.
+    """
     path = directory / str(spec.file)
     if not spec.has_numbered_columns or spec.source is not None or spec.text is not None or not path.is_file():
         return None
@@ -341,9 +347,19 @@ def first_line_warning(spec: Corpus, directory: Path, key: str) -> FirstLineWarn
         line, fields = next(((line, fields) for line, fields in _table_lines(spec, path) if fields), (1, []))
     except CorpusError:
         return None
-    return None if len(fields) <= 2 else FirstLineWarning(
-        f"{path}: line {line} has {len(fields)} columns; columns 1 and 2 are read as source and target.",
-        f"If this is right, write `source: 1, target: 2` in {key}; if not, write the right column numbers.")
+    if len(fields) > 2:
+        return FirstLineWarning(
+            f"{path}: line {line} has {len(fields)} columns; columns 1 and 2 are read as source and target.",
+            f"If this is right, write `source: 1, target: 2` in {key}; if not, write the right column numbers.")
+    names = [field.strip("\ufeff\r ") for field in fields]
+    source, target = columns_of(names, languages)
+    if source is None or target is None or source == target:
+        return None
+    return FirstLineWarning(
+        f"{path}: line {line}, {' and '.join(map(repr, names))}, looks like a header; it is read as a pair, and "
+        "columns 1 and 2 as source and target.",
+        f"Write `header: true, source: {json.dumps(names[source])}, target: {json.dumps(names[target])}` in {key}; "
+        "if the line is a pair, write `source: 1, target: 2`.")
 
 
 def _table_lines(spec: Corpus, path: Path) -> Iterator[tuple[int, list[str]]]:

@@ -34,11 +34,10 @@ class CsvDocument(UnitDocument):
         rows = read_rows(self.text, self._separator, begin=begin, line=line)
         names = [cell.text.strip() for cell in next(rows, (line, []))[1]]
         place, (of_source, of_target) = f"line {line}", self.languages
-        source = _column(names, _SOURCE, of_source)
+        source, target = columns_of(names, self.languages)
         if source is None:
             raise DocumentError(f"{place}: no column is named source or after the source language "
                                 f"{of_source or '(not given)'}; the columns are {', '.join(names)[:200]!r}. {_REMEDY}")
-        target = _column(names, _TARGET, of_target)
         if target is None or target == source:
             raise DocumentError(f"{place}: no column is named target or after the target language {of_target}; the "
                                 f"columns are {', '.join(names)[:200]!r}. {_REMEDY}")
@@ -57,6 +56,13 @@ class CsvDocument(UnitDocument):
         if self.text.startswith('"', unit.begin, unit.end) or any(one in text for one in f'"\r\n{self._separator}'):
             text = '"' + text.replace('"', '""') + '"'
         return self._separator * unit.info + text
+
+
+def columns_of(header: Sequence[str], languages: Sequence[str]) -> tuple[int | None, int | None]:
+    """Return the columns of source and target. languages: their codes."""
+    source, target = (_column(header, names, language)
+                      for names, language in zip((_SOURCE, _TARGET), languages, strict=True))
+    return source, target
 
 
 def _column(header: Sequence[str], names: set[str], language: str) -> int | None:

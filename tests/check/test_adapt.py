@@ -20,7 +20,6 @@ from seq2seq.check.adapt import (
     _direction,
     _print_sizes,
     _require_languages,
-    _require_two_columns,
     _split,
     _text_of_model,
     _without_common_sentences,
@@ -197,10 +196,12 @@ def test_bad_input_is_refused_and_nothing_is_written(folder, tmp_path, monkeypat
         adapt(folder / "run", memory(folder), tmp_path / "other")
 
 
-def test_a_table_that_may_be_misread_is_refused(tmp_path):
-    (tmp_path / "memory.tsv").write_text("7\teins\tone\n")
+@pytest.mark.parametrize("line", ["7\tone\teins", "en\tzh"])
+def test_a_table_that_may_be_misread_is_refused(tmp_path, line):
+    recipe = load_recipe(Path(__file__).parents[2] / "recipes/phrasebook/en_zh.yaml", check_files=False)
+    (tmp_path / "memory.tsv").write_text(f"{line}\n")
     with pytest.raises(CorpusError):
-        _require_two_columns(*corpora_of([tmp_path / "memory.tsv"]))
+        GivenText(corpora_of([tmp_path / "memory.tsv"]), recipe)
 
 
 def test_units_of_a_translation_memory_that_lack_a_language_are_counted(tmp_path, capsys):

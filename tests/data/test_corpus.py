@@ -19,7 +19,7 @@ from seq2seq.data.cleaning import clean
 from seq2seq.data.corpus import Counts, as_lines, first_line_warnings, read_corpus, read_lines, read_pairs
 from seq2seq.errors import CorpusError, RecipeError
 from seq2seq.files import BLOCK_BYTES
-from seq2seq.recipe import Corpus, load_recipe
+from seq2seq.recipe import Corpus, Recipe, load_recipe
 from seq2seq.recipe.data_section import Cleaning
 from seq2seq.tokenizers.canonical_text import canonical
 from seq2seq.tokenizers.source import Source
@@ -244,6 +244,26 @@ def test_more_than_two_columns_are_warned_of_without_a_choice(tmp_path, name, li
     assert warnings(line, ", source: 1, target: 2") == 0
     assert warnings(line.partition("," if "csv" in name else "\t")[2]) == 0
     assert warnings("") == 0
+
+
+@pytest.mark.parametrize("header", ["source,target", "English,German", "de,en", "eng_Latn,deu_Latn",
+                                    "Translation,Source"])
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv"])
+def test_a_header_that_would_be_read_as_a_pair_is_warned_of(tmp_path, name, header):
+    def recipe_of(line: str, columns: str = "") -> Recipe:
+        write(tmp_path / name, f"\ufeff{line}\r\na dog,ein Hund\r\n".replace(",", "," if "csv" in name else "\t"))
+        (tmp_path / "recipe.yaml").write_text(
+            f"name: x\nlanguages: {{source: en, target: de}}\ndata: {{train: [{{file: {name}{columns}}}], "
+            f"valid: {{file: {name}, source: 1, target: 2}}}}\n")
+        return load_recipe(tmp_path / "recipe.yaml")
+
+    (warning,) = first_line_warnings(recipe_of(header))
+    for line, columns in (("English,Welsh", ""), ("target,Ziel", ""), (header, ", source: 1, target: 2")):
+        assert not list(first_line_warnings(recipe_of(line, columns)))
+    recipe = recipe_of(header, f", {warning.remedy.split('`')[1]}")
+    assert not list(first_line_warnings(recipe))
+    (pair,) = as_lines(read_pairs(recipe, recipe.data.train[0]))
+    assert pair == ((2, "ein Hund", "a dog") if header.startswith(("de", "Tr")) else (2, "a dog", "ein Hund"))
 
 
 # CSV

@@ -101,6 +101,14 @@ def the_columns_of_a_table_are_unclear(folder):
 
 
 @MESSAGES
+def the_header_of_a_table_would_be_read_as_a_pair(folder):
+    (folder / "a.tsv").write_text("English\tGerman\na dog\tein Hund\n")
+    (folder / "recipe.yaml").write_text("name: x\nlanguages: {source: en, target: de}\n"
+                                        "data: {train: [{file: a.tsv}], valid: {file: a.tsv, source: 1, target: 2}}\n")
+    return "\n".join(" ".join(warning) for warning in first_line_warnings(load_recipe(folder / "recipe.yaml")))
+
+
+@MESSAGES
 def a_process_that_prepares_text_is_killed(folder):
     with BlockProcesses(2) as processes:
         return list(processes.map(signal.raise_signal, [signal.SIGKILL] * MIN_BLOCKS))
