@@ -16,7 +16,8 @@ from seq2seq.evaluation.recipe_tests import TestSet
 from seq2seq.evaluation.scores import METRICS, TITLES, sacrebleu_metric, warn_if_without_spaces
 from seq2seq.evaluation.seeds import GroupScore, compare_groups
 from seq2seq.evaluation.significance import signed
-from seq2seq.evaluation.system_comparison import Translated
+from seq2seq.evaluation.system_comparison import Translated, text_lines
+from seq2seq.recipe.recipe_differences import settings_that_differ
 from seq2seq.storage.checkpoints import resolve_model_path, run_of, stored_recipe
 from seq2seq.storage.run_directory import LOG_FILE, log_records
 
@@ -41,6 +42,7 @@ class GroupReport:
         signatures: sacreBLEU's signature of each metric, by test set.
         lengths: characters of the translations divided by those of the references, by test set and group.
         logs: records of the training log of each run, by group; a bundle or a file has none.
+        systems: what the groups are: settings that differ, number formats, training text and paths.
     """
 
     groups: Mapping[str, Mapping[int, Translated]]
@@ -48,15 +50,16 @@ class GroupReport:
     signatures: Mapping[str, Mapping[str, str]]
     lengths: Mapping[str, Mapping[str, float]]
     logs: Mapping[str, Sequence[Records]]
+    systems: Table
 
     def tables(self) -> list[Table]:
-        """Return a table for each test set and metric, and one with length, time and memory."""
+        """Return a table for each test set and metric, one with length, time and memory, and that of the systems."""
         found = [self._scores(test, metric) for test, by_metric in self.scores.items() for metric in by_metric]
         head = ["system", *(f"{test}: length / reference" for test in self.lengths), "minutes of training",
                 "peak memory (GB)"]
         rows = [[name, *(f"{by_group[name]:.3f}" for by_group in self.lengths.values()),
                  self._highest(name, "seconds", 60), self._highest(name, "peak_memory", 1e9)] for name in self.groups]
-        return [*found, Table("Length, time and memory", head, rows)]
+        return [*found, Table("Length, time and memory", head, rows), self.systems]
 
     def _highest(self, group: str, key: str, unit: float) -> str:
         """Return the highest value of a key in the log of each of a group's trainings, in some unit: the mean of them.
@@ -73,7 +76,8 @@ class GroupReport:
             row = [name, f"{score.mean:.2f}", "" if score.deviation is None else f"{score.deviation:.2f}", values]
             if score.difference is not None:
                 row += [f"{signed(score.difference)} ± {score.interval:.2f}",
-                        "too few lines differ" if score.p_value is None else f"{score.p_value:.4f}"]
+                        "too few lines differ" if score.p_value is None else
+                        f"{score.p_value:.4f}" if score.p_value >= 1e-4 else "< 0.0001"]
                 notes += self._notes(test, metric, name)
             rows.append([*row, *[""] * (6 - len(row))])
         head = ["system", "mean", "deviation", "of each seed", f"difference from {first} (95 %)", "p"]
@@ -151,7 +155,26 @@ def report_groups(groups: Mapping[str, Mapping[int, Translated]], tests: Sequenc
                              for name, systems in translations.items()}
     return GroupReport(groups, scores, signatures, lengths,
                        {name: [log for system in systems.values() if (log := _log(system.path))]
-                        for name, systems in groups.items()})
+                        for name, systems in groups.items()}, _systems(groups))
+
+
+def _systems(groups: Mapping[str, Mapping[int, Translated]]) -> Table:
+    """Return the table of what the groups are. A file of translations has only its path."""
+    bundles = {name: resolve_model_path(path) for name, systems in groups.items()
+               if (path := next(iter(systems.values())).path).is_dir()}
+
+    def row(title: str, values: Mapping[str, str]) -> list[str]:
+        return [title, *(values.get(name, "") for name in groups)]
+
+    precisions = {name: ", ".join(dict.fromkeys(one.precision or "" for one in systems.values()))
+                  for name, systems in groups.items()}
+    lines = {name: " + ".join(f"{count:,}" for count in text_lines(bundle)) for name, bundle in bundles.items()}
+    changed = settings_that_differ([stored_recipe(bundle) for bundle in bundles.values()])
+    paths = [f"{name}: {', '.join(str(one.path) for one in systems.values())}"
+             for name, systems in groups.items() if [name] != [str(one.path) for one in systems.values()]]
+    return Table("Systems and the settings that differ", ["", *groups], [
+        row("precision", precisions), row("training pairs", lines),
+        *(row(key, dict(zip(bundles, values, strict=True))) for key, *values in changed if key != "seed")], paths)
 
 
 def _signature(metric: str, language: str, references: Sequence[Sequence[str]]) -> str:

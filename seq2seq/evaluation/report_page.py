@@ -17,8 +17,7 @@ from seq2seq.evaluation.recipe_tests import TestSet
 from seq2seq.evaluation.scores import TITLES
 from seq2seq.evaluation.significance import Comparison, compare, signed
 from seq2seq.evaluation.systems import System
-from seq2seq.recipe import differences
-from seq2seq.recipe.recipe_differences import KEYS_WITHOUT_EFFECT
+from seq2seq.recipe.recipe_differences import settings_that_differ
 from seq2seq.storage.run_directory import LOG_FILE, log_records
 from seq2seq.tokenizers.canonical_text import is_blank
 from seq2seq.translation.output_faults import FAULTS, faults
@@ -302,16 +301,7 @@ def _settings(systems: Sequence[System]) -> tuple[str, list[str]]:
     if len(models) < 2:
         rows = [[key, _value(attrgetter(key)(model.recipe))] for model in models for key in SETTINGS_IN_SHORT]
         return "Settings", [page_table(["key", models[0].name], rows)] if rows else []
-    first = models[0]
-    changed: dict[str, list[str]] = {}
-    for number, system in enumerate(models[1:], 1):
-        assert first.recipe is not None and system.recipe is not None
-        for one in differences(first.recipe, system.recipe, of_one_run=False):
-            if one.key == "name" or one.key.rpartition(".")[2] in KEYS_WITHOUT_EFFECT:
-                continue
-            row = changed.setdefault(one.key, [_value(one.old)] * len(models))
-            row[number] = _value(one.new)
-    rows = [[key, *values] for key, values in changed.items()]
+    rows = settings_that_differ([model.recipe for model in models if model.recipe])
     return "Settings that differ", [page_table(["key", *(system.name for system in models)], rows) if rows else
                                     "<p>No setting differs.</p>"]
 

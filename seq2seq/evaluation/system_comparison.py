@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from seq2seq.errors import CheckpointError
 from seq2seq.evaluation.recipe_tests import TestSet, read_translations
 from seq2seq.evaluation.scores import METRICS, announce, warn_if_without_spaces
 from seq2seq.evaluation.significance import Comparisons, compare
 from seq2seq.recipe import Recipe, differences
-from seq2seq.storage.checkpoints import resolve_model_path, stored_recipe
+from seq2seq.storage.checkpoints import bundle_metadata, resolve_model_path, stored_recipe
 from seq2seq.translation.translator import Translator
 
 
@@ -67,16 +68,26 @@ def compare_systems(systems: Sequence[Translated], tests: Sequence[TestSet], **t
 
 
 def groups_by_recipe(systems: Sequence[Path]) -> list[dict[int, Path]]:
-    """Return the systems in groups: models whose recipes differ only in the seed, by seed. A file is alone, and so is a
-    further model with the same recipe and the same seed."""
-    groups: list[tuple[Recipe | None, dict[int, Path]]] = []
+    """Return the systems in groups: models whose recipes differ only in the seed, and whose corpora have as many lines,
+    by seed. A file is alone, and so is a further model with the same recipe and the same seed."""
+    groups: list[tuple[Recipe | None, list[int], dict[int, Path]]] = []
     for path in systems:
-        recipe = stored_recipe(resolve_model_path(path)) if path.is_dir() else None
-        for first, members in groups:
-            if first and recipe and recipe.seed not in members and (
+        bundle = resolve_model_path(path) if path.is_dir() else None
+        recipe, lines = (None, []) if bundle is None else (stored_recipe(bundle), text_lines(bundle))
+        for first, lines_of_first, members in groups:
+            if first and recipe and recipe.seed not in members and lines == lines_of_first and (
                     {difference.key for difference in differences(first, recipe)} <= {"seed"}):
                 members[recipe.seed] = path
                 break
         else:
-            groups.append((recipe, {recipe.seed if recipe else 1: path}))
-    return [members for _, members in groups]
+            groups.append((recipe, lines, {recipe.seed if recipe else 1: path}))
+    return [members for *_, members in groups]
+
+
+def text_lines(bundle: Path) -> list[int]:
+    """Return the number of lines of each corpus with which a bundle was trained. An imported model has none."""
+    try:
+        return [int(count["lines"]) for count in bundle_metadata(bundle).get("corpora", {}).values()]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:          # another person's metadata
+        raise CheckpointError(f"{bundle}: the counts of the corpora in its metadata.json have an unexpected form "
+                              f"({type(error).__name__}: {error}).") from error

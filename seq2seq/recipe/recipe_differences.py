@@ -1,6 +1,6 @@
 """Differences between the recipe of a run and the recipe with which the run is resumed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +49,18 @@ def differences(old: Recipe, new: Recipe, of_one_run: bool = True) -> list[Diffe
         for key in [*after, *(key for key in before if key not in after)]
         if before.get(key) != after.get(key) and key not in paths
     ]
+
+
+def settings_that_differ(recipes: Sequence[Recipe]) -> list[list[str]]:
+    """Return a row for each key whose value is not the same in all recipes: the key, and the value of each recipe.
+    Names, and keys without an effect on a model, have none."""
+    rows: dict[str, list[str]] = {}
+    for number, recipe in enumerate(recipes[1:], 1):
+        for one in differences(recipes[0], recipe, of_one_run=False):
+            if one.key != "name" and one.key.rpartition(".")[2] not in KEYS_WITHOUT_EFFECT:
+                old, new = ("not set" if value is None else str(value) for value in (one.old, one.new))
+                rows.setdefault(one.key, [one.key, *[old] * len(recipes)])[number + 1] = new
+    return list(rows.values())
 
 
 def _path_keys(recipe: Recipe) -> Iterator[str]:

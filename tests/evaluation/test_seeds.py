@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from seq2seq.evaluation import seeds
-from seq2seq.evaluation.group_report import GroupReport
+from seq2seq.evaluation.group_report import GroupReport, Table
 from seq2seq.evaluation.seeds import GroupScore, compare_groups
 from seq2seq.evaluation.significance import compare
 
@@ -102,7 +102,8 @@ def test_seeds_that_alone_would_have_said_otherwise_are_named():
     report = GroupReport({"a": {1: None, 2: None, 3: None}, "b|<b>": {1: None, 2: None, 4: None}},
                          {"news": {"bleu": scores}}, {"news": {"bleu": "nrefs:1|tok:13a"}},
                          {"news": {"a": 0.97, "b|<b>": 1.02}},
-                         {"a": [[{"seconds": 60.0}, {"seconds": 90.0}]], "b|<b>": []})
+                         {"a": [[{"seconds": 60.0}, {"seconds": 90.0}]], "b|<b>": []},
+                         Table("Systems", ["", "a", "b|<b>"], []))
     sentence = "b|<b> is not significantly different from a over all seeds; each of the seeds 1 and 4 against 3 alone"
     assert sentence in report.text() and sentence in report.markdown() and "1.5" in report.text()
     assert "| b\\|<b> | 32.50 | 2.20 | 31.00, 31.50, 35.00 | +1.50 ± 3.00 | 0.2000 |" in report.markdown()

@@ -8,6 +8,7 @@ from toy import FOUR_STEPS, RECIPE, write_corpus
 from trainings import final_weights, interrupting, press_ctrl_c, same
 
 from seq2seq.errors import UserError
+from seq2seq.evaluation.system_comparison import groups_by_recipe
 from seq2seq.recipe import load_recipe
 from seq2seq.training.planned_runs import plan_runs
 from seq2seq.training.run import train
@@ -38,6 +39,9 @@ def test_all_values_and_seeds_are_trained_as_ordinary_runs_and_compared(director
     assert "<svg" in page and "model.norm=post" in page and "http://" not in page.replace("http://www.w3.org", "")
     markdown = (directory / "runs/compare_tiny/comparison.md").read_text()
     assert "| model.norm=post |" in markdown and "two seeds tell little" in markdown
+    assert "| model.norm | pre | post |" in markdown and "| precision | fp32 | fp32 |" in markdown
+    assert "| seed |" not in markdown and "model.norm=post: runs/compare_tiny/model.norm=post_seed_1, " in markdown
+    assert markdown.count("model.norm=pre_seed_2") == 1
     assert load_recipe(directory / "runs/compare_tiny/model.norm=pre_seed_1/recipe.yaml", check_files=False
                        ).training.threads == 1, "--threads is that of the trainings, too"
 
@@ -53,6 +57,17 @@ def test_all_values_and_seeds_are_trained_as_ordinary_runs_and_compared(director
     assert [group["values"] for group in of_runs.values()] == [group["values"] for group in groups.values()]
     changed = run_command(*command, "--set", "training.learning_rate=0.02")
     assert changed.code == 2 and "was trained with another recipe" in changed.err
+
+
+def test_models_of_other_text_are_another_group_though_their_recipe_is_the_same(directory):
+    for seed in (1, 2, 3):
+        if seed == 3:
+            for side in ("en", "de"):
+                path = directory / f"train.{side}"
+                path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+        train(load_recipe("recipe.yaml", [*FOUR_STEPS, f"seed={seed}"]), directory / f"{seed}")
+    assert groups_by_recipe([directory / "1", directory / "2", directory / "3"]) == [
+        {1: directory / "1", 2: directory / "2"}, {3: directory / "3"}]
 
 
 def test_faults_are_reported_before_the_first_training(directory):
