@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -20,6 +20,11 @@ from seq2seq.evaluation.system_comparison import Translated, text_lines
 from seq2seq.recipe.recipe_differences import settings_that_differ
 from seq2seq.storage.checkpoints import resolve_model_path, run_of, stored_recipe
 from seq2seq.storage.run_directory import LOG_FILE, log_records
+
+EXPLANATION = ("BLEU and chrF: higher is better; TER: lower is better. A difference is the mean of a system minus that "
+               "of the first. p is the probability of a difference of this size between systems that are equally good, "
+               "over the choice of sentences and the chance of training; below 0.05, it is called significant (Welch's "
+               "test over seeds, with the variance of resampled test sets).")
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,8 @@ class GroupReport:
                 "peak memory (GB)"]
         rows = [[name, *(f"{by_group[name]:.3f}" for by_group in self.lengths.values()),
                  self._highest(name, "seconds", 60), self._highest(name, "peak_memory", 1e9)] for name in self.groups]
+        if found:
+            found[-1] = replace(found[-1], notes=[*found[-1].notes, EXPLANATION])
         return [*found, Table("Length, time and memory", head, rows), self.systems]
 
     def _highest(self, group: str, key: str, unit: float) -> str:
@@ -77,7 +84,7 @@ class GroupReport:
             if score.difference is not None:
                 row += [f"{signed(score.difference)} ± {score.interval:.2f}",
                         "too few lines differ" if score.p_value is None else
-                        f"{score.p_value:.4f}" if score.p_value >= 1e-4 else "< 0.0001"]
+                        f"{score.p_value:.3f}" if score.p_value >= 5e-4 else "< 0.001"]
                 notes += self._notes(test, metric, name)
             rows.append([*row, *[""] * (6 - len(row))])
         head = ["system", "mean", "deviation", "of each seed", f"difference from {first} (95 %)", "p"]
@@ -172,7 +179,7 @@ def _systems(groups: Mapping[str, Mapping[int, Translated]]) -> Table:
     changed = settings_that_differ([stored_recipe(bundle) for bundle in bundles.values()])
     paths = [f"{name}: {', '.join(str(one.path) for one in systems.values())}"
              for name, systems in groups.items() if [name] != [str(one.path) for one in systems.values()]]
-    return Table("Systems and the settings that differ", ["", *groups], [
+    return Table("Systems and the settings that differ", ["setting", *groups], [
         row("precision", precisions), row("training pairs", lines),
         *(row(key, dict(zip(bundles, values, strict=True))) for key, *values in changed if key != "seed")], paths)
 

@@ -106,5 +106,5 @@ def test_seeds_that_alone_would_have_said_otherwise_are_named():
                          Table("Systems", ["", "a", "b|<b>"], []))
     sentence = "b|<b> is not significantly different from a over all seeds; each of the seeds 1 and 4 against 3 alone"
     assert sentence in report.text() and sentence in report.markdown() and "1.5" in report.text()
-    assert "| b\\|<b> | 32.50 | 2.20 | 31.00, 31.50, 35.00 | +1.50 ± 3.00 | 0.2000 |" in report.markdown()
+    assert "| b\\|<b> | 32.50 | 2.20 | 31.00, 31.50, 35.00 | +1.50 ± 3.00 | 0.200 |" in report.markdown()
     assert "<b>" not in report._tables_as_html() and "b|&lt;b&gt;" in report._tables_as_html()
