@@ -79,6 +79,12 @@ def test_every_command_has_the_arguments_and_options_of_the_command_line(page, g
             raise AssertionError(f"seq2seq {line}: {error}") from error
 
 
+@every_page
+def test_commands_after_a_prompt_are_in_console_blocks_whose_copy_button_leaves_the_prompt_out(page):
+    for block in FENCE.finditer(page.read_text(encoding="utf-8")):
+        assert block["language"] == "console" or not re.search(r"^\$ ", block["text"], re.MULTILINE), block[0]
+
+
 def test_commands_are_found_in_every_kind_of_code():
     text = ("```\nseq2seq train a.yaml  # comment\n```\n\n    seq2seq check 'b c.yaml' > out\n\n"
             "```bash\ntorchrun --nproc 2 -m seq2seq \\\n  translate m\n```\n`seq2seq no`\n")
