@@ -167,7 +167,7 @@ def adapt(model: Path, domain: Sequence[Path], output: Path, *, general: Sequenc
                                                             "--output DIR")
     console.print_message(f"training the new weights, in at most {adapted_recipe.training.max_steps:,} steps; its "
                           "scores are those of the new weights alone, on the validation pairs of both kinds")
-    train(untested, output / TRAINING, restart=None)
+    train(untested, output / TRAINING, advise=False, compares_text=False)
 
     trained = load_bundle(resolve_model_path(output / TRAINING))
     old, new = as_tensors(load_bundle(bundle).weights), as_tensors(trained.weights)

@@ -90,31 +90,43 @@ def compare(
         refuse_without_effect("no system is a recipe.", set=settings, run_dir=run_dir,
                               seeds=None if seeds == 1 else seeds)
     require_one_standard_input([*systems, *(path for path in (source, *(reference or ())) if path)])
+    if output is not None and not output.parent.is_dir():
+        raise OptionError(f"--output {output}: there is no directory {output.parent}. Make it first.")
     machine = [f"training.device={device}"] * (device != "auto") + (
         [f"training.threads={threads}"] if threads is not None else [])
     planned = _plan(recipes, [*machine, *(settings or [])], seeds, run_dir)
     if len(systems) - len(recipes) + len({run.group for run in planned}) < 2:
         raise UserError(f"{systems[0]} is compared with nothing. Name two systems or more, or several values of a key "
                         "of a recipe with --set; to score one system, use seq2seq evaluate.")
-    given = [STANDARD_INPUT if str(path) == "-" else path for path in systems if path.suffix not in RECIPES]
-    groups = _groups(planned, given)
+    from seq2seq.evaluation.recipe_tests import read_tests, read_translations
+    from seq2seq.evaluation.scores import METRICS
+    from seq2seq.evaluation.system_comparison import compare_systems, translate_tests, warn_if_unfinished
+    from seq2seq.recipe import load_recipe
+
+    paths = _in_order(systems, planned)
+    tests = read_tests(paths, source, reference or [], language, None if recipe is None else load_recipe(recipe),
+                       {run.run: run.recipe for run in planned})
+    groups = {} if planned else _groups(paths, planned)
     with_seeds = bool(planned) or max(map(len, groups.values())) > 1
     if with_seeds:
         refuse_without_effect("several seeds are compared by a test of their own.",
                               paired=None if paired is options.Paired.bootstrap else paired)
+        if samples == 1:
+            raise OptionError("--samples 1: the test over several seeds needs two samples or more.")
     else:
         refuse_without_effect("no recipe has several seeds.", output=output)
     if planned:
         from seq2seq.training.planned_runs import train_planned
 
+        for path in paths:
+            if path.is_file() and path != STANDARD_INPUT:
+                read_translations(path, tests)                              # an error comes before the first training
         train_planned(planned)
-    from seq2seq.evaluation.recipe_tests import read_tests
-    from seq2seq.evaluation.scores import METRICS
-    from seq2seq.evaluation.system_comparison import compare_systems, translate_tests
-    from seq2seq.recipe import load_recipe
-
-    paths = [*(run.run for run in planned), *given[:1], *dict.fromkeys(given[1:])]
-    tests = read_tests(paths, source, reference or [], language, None if recipe is None else load_recipe(recipe))
+        groups = _groups(paths, planned)
+    if with_seeds and len(groups) == 1:
+        raise UserError(f"{paths[0]} is compared with nothing: all of these are seeds of one recipe. Name the runs of "
+                        "another recipe, too.")
+    warn_if_unfinished(paths)
     load = partial(load_translator, device=device, precision=precision, threads=threads, target_language=language,
                    tag=tag)
     translated = translate_tests(paths, tests, load)
@@ -142,16 +154,26 @@ def _plan(recipes: Sequence[Path], settings: Sequence[str], seeds: int, run_dir:
     return plan_runs(recipes, settings, seeds, run_dir and require_run_directory(run_dir))
 
 
-def _groups(planned: Sequence[PlannedRun], given: Sequence[Path]) -> dict[str, dict[int, Path]]:
-    """Return the systems by name and seed: the groups of planned runs, then models whose recipes differ only in the
-    seed, by the path of the first, and files."""
+def _in_order(systems: Sequence[Path], planned: Sequence[PlannedRun]) -> list[Path]:
+    """Return the paths of the systems, in the order in which they were named. The first may occur again."""
+    found: list[Path] = []
+    for path in systems:
+        found += [run.run for run in planned if run.file == path] if path.suffix in RECIPES else [
+            STANDARD_INPUT if str(path) == "-" else path]
+    return [found[0], *dict.fromkeys(found[1:])]
+
+
+def _groups(paths: Sequence[Path], planned: Sequence[PlannedRun]) -> dict[str, dict[int, Path]]:
+    """Return the systems by name and seed: models of one recipe by the name of their planned group, or by the path of
+    the first of them, and files."""
     from seq2seq.evaluation.system_comparison import groups_by_recipe
 
-    found: dict[str, dict[int, Path]] = {}
-    for run in planned:
-        found.setdefault(run.group, {})[run.recipe.seed] = run.run
-    others = groups_by_recipe(list(dict.fromkeys(given)))
-    return found | {str(next(iter(members.values()))): members for members in others}
+    names, found = {run.run: run.group for run in planned}, dict[str, dict[int, Path]]()
+    for members in groups_by_recipe(list(dict.fromkeys(paths))):
+        first = next(iter(members.values()))
+        name = names.get(first, str(first))
+        found[str(first) if name in found else name] = members
+    return found
 
 
 def _print_groups(report: GroupReport, planned: Sequence[PlannedRun], output: Path | None,

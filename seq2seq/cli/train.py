@@ -75,19 +75,18 @@ def train(
 
 def _train_directory(directory: Path, load: Callable[..., Recipe]) -> None:
     """Train the numbered recipes of a directory in order. load: function of a recipe's path that loads it."""
-    from seq2seq.recipe.numbered import numbered_recipes
     from seq2seq.training.planned_runs import plan_directory
     from seq2seq.training.run import train as train_run
 
     planned = plan_directory(directory, lambda path, runs: load(path, planned=runs))
-    for number, (path, one) in enumerate(zip(numbered_recipes(directory), planned, strict=True), 1):
-        console.print_message(f"recipe {number} of {len(planned)}: {path}")
-        recipe = load(path)                                                     # with the models of the runs before
+    for number, one in enumerate(planned, 1):
+        console.print_message(f"recipe {number} of {len(planned)}: {one.file}")
+        recipe = load(one.file)                                                 # with the models of the runs before
         try:
             scores = train_run(recipe, one.run)
         except CheckpointError as error:
             raise CheckpointError(f"{error} To train this recipe alone from the beginning: seq2seq train "
-                                  f"{shlex.quote(str(path))} --restart") from error
+                                  f"{shlex.quote(str(one.file))} --restart") from error
         _show(scores, recipe, one.run)
     tested = [shlex.quote(str(one.run)) for one in planned if one.recipe.data.test]
     if len(tested) > 1:

@@ -18,7 +18,7 @@ from seq2seq.evaluation.seeds import GroupScore, compare_groups
 from seq2seq.evaluation.significance import signed
 from seq2seq.evaluation.system_comparison import Translated, text_lines
 from seq2seq.recipe.recipe_differences import settings_that_differ
-from seq2seq.storage.checkpoints import resolve_model_path, run_of, stored_recipe
+from seq2seq.storage.checkpoints import recipe_of_training, resolve_model_path, run_of
 from seq2seq.storage.run_directory import LOG_FILE, log_records
 
 EXPLANATION = ("BLEU and chrF: higher is better; TER: lower is better. A difference is the mean of a system minus that "
@@ -111,7 +111,8 @@ class GroupReport:
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON values, not rounded."""
         return {test: {metric: {name: {"systems": [str(system.path) for system in self.groups[name].values()],
-                                       "seeds": list(self.groups[name]), **asdict(score), "mean": score.mean,
+                                       "seeds": [seed for seed, system in self.groups[name].items()
+                                                 if system.precision], **asdict(score), "mean": score.mean,
                                        "significant": score.significant} for name, score in by_group.items()}
                        for metric, by_group in by_metric.items()} | {"length": dict(self.lengths[test])}
                 for test, by_metric in self.scores.items()}
@@ -135,7 +136,7 @@ class GroupReport:
         if any(self.logs.values()):
             path = next(system.path for name, systems in self.groups.items() for system in systems.values()
                         if self.logs[name])
-            section = stored_recipe(run_of(resolve_model_path(path)) or path).training
+            section = recipe_of_training(resolve_model_path(path)).training
             picture = compared_curves({name: logs for name, logs in self.logs.items() if logs}, "Learning curves",
                                       section.best_metric, section.label_smoothing > 0)
             parts.append(f"<section><h2>Learning curves</h2><figure>{picture}</figure></section>")
@@ -176,7 +177,7 @@ def _systems(groups: Mapping[str, Mapping[int, Translated]]) -> Table:
     precisions = {name: ", ".join(dict.fromkeys(one.precision or "" for one in systems.values()))
                   for name, systems in groups.items()}
     lines = {name: " + ".join(f"{count:,}" for count in text_lines(bundle)) for name, bundle in bundles.items()}
-    changed = settings_that_differ([stored_recipe(bundle) for bundle in bundles.values()])
+    changed = settings_that_differ([recipe_of_training(bundle) for bundle in bundles.values()])
     paths = [f"{name}: {', '.join(str(one.path) for one in systems.values())}"
              for name, systems in groups.items() if [name] != [str(one.path) for one in systems.values()]]
     return Table("Systems and the settings that differ", ["setting", *groups], [

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Literal
 
@@ -13,12 +14,12 @@ from seq2seq.errors import CheckpointError, CorpusError, OptionError, UserError
 from seq2seq.evaluation.scores import require_parallel, warn_about_lines
 from seq2seq.files import STANDARD_INPUT
 from seq2seq.recipe import Corpus, Recipe
-from seq2seq.recipe.directions import has_direction
+from seq2seq.recipe.directions import direction_into, has_direction
 from seq2seq.storage.checkpoints import (
     bundle_metadata,
+    recipe_of_training,
     recipe_with_text,
     resolve_model_path,
-    run_of,
     stored_recipe,
     stored_tags,
 )
@@ -70,40 +71,53 @@ class TestSet:
 
 
 def read_tests(systems: Sequence[Path], source: Path | None, references: Sequence[Path], language: str | None,
-               recipe: Recipe | None = None) -> list[TestSet]:
-    """Return the test set in files, or the test sets of a recipe.
+               recipe: Recipe | None = None, planned: Mapping[Path, Recipe] | None = None) -> list[TestSet]:
+    """Return the test set in files, or the test sets of a recipe. All models must have the directions of the test sets.
 
     Args:
         systems: models and files of translations.
         references: files with references of the same text. Empty: the test sets of `recipe`, or without one, those of
             the recipe of the first model.
         language: code of the target language of the files; None: that of the first model, or "en" without a model.
+        planned: recipes of the runs among `systems` that may not exist yet.
     """
+    planned = planned or {}
     for path in systems:
-        if path != STANDARD_INPUT and not path.exists():
+        if path != STANDARD_INPUT and path not in planned and not path.exists():
             raise OptionError(f"{path} does not exist. Name a run, a bundle, or a file of translations.")
-    model = next((path for path in systems if path.is_dir()), None)
-    tags = () if model is None else stored_tags(bundle_metadata(resolve_model_path(model)))
+    models = {path: planned.get(path) or recipe_of_training(resolve_model_path(path)) for path in systems
+              if path in planned or path.is_dir()}
+    found = _read_tests(models, source, references, language, recipe, planned)
+    for path, test in product(models, found):
+        pair = test.languages if models[path].task.has_source else ("", test.languages[1])
+        direction_into(pair[1], models[path].directions, pair[0] or None, str(path))
+    return found
+
+
+def _read_tests(models: Mapping[Path, Recipe], source: Path | None, references: Sequence[Path], language: str | None,
+                recipe: Recipe | None, planned: Mapping[Path, Recipe]) -> list[TestSet]:
+    """See `read_tests`. models: recipes of the models."""
+    model = next(iter(models), None)
+    tags = () if model is None or model in planned else stored_tags(bundle_metadata(resolve_model_path(model)))
     if references:
         if recipe is not None:
             raise OptionError("--recipe has test sets, and --reference is another one. Leave one of the two out.")
-        return [_test_in_files(model, source, references, language, tags)]
+        return [_test_in_files(model, models, source, references, language, tags)]
     if source is not None or language is not None:
         raise OptionError("--source and --target-language are for a test set in files. Name its --reference, too.")
     if model is None:
         raise OptionError("name the reference translations of these files with --reference.")
-    found = tests_of(recipe_with_tests(model, recipe), tags)
+    found = tests_of(recipe_with_tests(model, recipe, planned=planned.get(model)), tags)
     for test in found:
         require_parallel(test.sources or [], [test.references], [f"the test set {test.name}"] * 2)
     return found
 
 
-def _test_in_files(model: Path | None, source: Path | None, references: Sequence[Path], language: str | None,
-                   tags: Sequence[str]) -> TestSet:
+def _test_in_files(model: Path | None, models: Mapping[Path, Recipe], source: Path | None, references: Sequence[Path],
+                   language: str | None, tags: Sequence[str]) -> TestSet:
     recipe = None
     if model is not None:
-        bundle = resolve_model_path(model)
-        recipe = stored_recipe(run_of(bundle) or bundle).into(language)
+        recipe = models[model].into(language)
         if recipe.task.has_source and source is None:
             raise OptionError(f"{model} has to translate. Name the text with --source.")
     streams = [read_texts(path) for path in references]
@@ -139,20 +153,21 @@ def tests_of(recipe: Recipe, tags: Sequence[str]) -> list[TestSet]:
     return found
 
 
-def recipe_with_tests(model: Path, recipe: Recipe | None = None, use: Literal["test", "valid"] = "test") -> Recipe:
+def recipe_with_tests(model: Path, recipe: Recipe | None = None, use: Literal["test", "valid"] = "test",
+                      planned: Recipe | None = None) -> Recipe:
     """Return the recipe with the test sets of a model, after checking that it has some, and that their files exist.
 
     Args:
         model: a run or a bundle. recipe: recipe that the user has named; None: that of the run.
-        use: `valid` checks the validation sets instead.
+        use: `valid` checks the validation sets instead. planned: recipe of a run that may not exist yet.
     """
     sets = {"test": "test sets", "valid": "validation sets"}[use]
-    stored = stored_recipe(resolve_model_path(model))
+    stored = planned or stored_recipe(resolve_model_path(model))
     others = ("a recipe with --recipe, or "
               f"{'files with --source and --reference' if stored.task.has_source else 'a file with --reference'}")
     named = recipe is not None
     try:
-        recipe = recipe or recipe_with_text(model)
+        recipe = recipe or planned or recipe_with_text(model)
     except CheckpointError as error:
         raise UserError(f"{error} Name its run, {others}.") from None
     corpora = [corpus for key, corpus in recipe.data.corpora_with_keys() if key[0] == use]

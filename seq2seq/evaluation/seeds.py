@@ -5,8 +5,10 @@ A test over sentences alone says that two trained models differ, not that two re
 2011, "Better Hypothesis Testing for Statistical Machine Translation: Controlling for Optimizer Instability"). Here, the
 difference of the means over seeds has two variances: that of the scores of the seeds, with few degrees of freedom, and
 that of the test sentences, from paired bootstrap samples. The sum of both is Welch's test (1947) with a further
-variance that is known well. A part of the chance of training is also in the samples of sentences and counts twice, so
-that the test is careful rather than hasty.
+variance that is known well. A part of the chance of training is also in the samples of sentences and counts twice,
+which makes the test careful. It is hasty where the seeds of one recipe differ much more than those of the other: with
+three times the standard deviation, three seeds of equal recipes differ significantly in 6 to 8 of 100 cases, and two
+seeds in some 10 (2,000 simulated cases).
 """
 
 from __future__ import annotations

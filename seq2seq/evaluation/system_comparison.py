@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from seq2seq import console
 from seq2seq.errors import CheckpointError
 from seq2seq.evaluation.recipe_tests import TestSet, read_translations
 from seq2seq.evaluation.scores import METRICS, announce, warn_if_without_spaces
 from seq2seq.evaluation.significance import Comparisons, compare
-from seq2seq.recipe import Recipe, differences
-from seq2seq.storage.checkpoints import bundle_metadata, resolve_model_path, stored_recipe
+from seq2seq.recipe import Recipe
+from seq2seq.recipe.recipe_differences import are_of_one_recipe
+from seq2seq.storage.checkpoints import bundle_metadata, recipe_of_training, resolve_model_path, was_tested
 from seq2seq.translation.translator import Translator
 
 
@@ -68,20 +70,28 @@ def compare_systems(systems: Sequence[Translated], tests: Sequence[TestSet], **t
 
 
 def groups_by_recipe(systems: Sequence[Path]) -> list[dict[int, Path]]:
-    """Return the systems in groups: models whose recipes differ only in the seed, and whose corpora have as many lines,
-    by seed. A file is alone, and so is a further model with the same recipe and the same seed."""
+    """Return the systems in groups: models of one recipe (`are_of_one_recipe`), whose corpora have as many lines, by
+    seed. A file is alone, and so is a further model with the same recipe and the same seed."""
     groups: list[tuple[Recipe | None, list[int], dict[int, Path]]] = []
     for path in systems:
         bundle = resolve_model_path(path) if path.is_dir() else None
-        recipe, lines = (None, []) if bundle is None else (stored_recipe(bundle), text_lines(bundle))
+        recipe, lines = (None, []) if bundle is None else (recipe_of_training(bundle), text_lines(bundle))
         for first, lines_of_first, members in groups:
             if first and recipe and recipe.seed not in members and lines == lines_of_first and (
-                    {difference.key for difference in differences(first, recipe)} <= {"seed"}):
+                    are_of_one_recipe(first, recipe)):
                 members[recipe.seed] = path
                 break
         else:
             groups.append((recipe, lines, {recipe.seed if recipe else 1: path}))
     return [members for *_, members in groups]
+
+
+def warn_if_unfinished(systems: Sequence[Path]) -> None:
+    """Warn of each run whose training has not ended."""
+    for path in systems:
+        if path.is_dir() and not was_tested(bundle := resolve_model_path(path)):
+            console.warn(f"the training of {path} has not ended: its best model so far is that of step "
+                         f"{bundle_metadata(bundle).get('step', 0):,}")
 
 
 def text_lines(bundle: Path) -> list[int]:

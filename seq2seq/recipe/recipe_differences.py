@@ -15,6 +15,9 @@ MAY_CHANGE_ON_RESUME = (
 logging or hardware."""
 
 
+OF_ONE_RECIPE = ("seed", "license", "expected", "data.test", "training.keep_checkpoints", "training.checkpoint_minutes",
+                 "training.log_every", "training.device", "training.threads")
+"""Keys and sections that may differ between trainings of one recipe with several seeds."""
 KEYS_WITHOUT_EFFECT = ("max_line_bytes", "license", "url")
 """Keys of a corpus that may also change when a run is resumed, because they do not change the text of the corpus: a
 line longer than `max_line_bytes` is an error, and `license` and `url` only describe the corpus."""
@@ -51,6 +54,15 @@ def differences(old: Recipe, new: Recipe, of_one_run: bool = True) -> list[Diffe
     ]
 
 
+def are_of_one_recipe(one: Recipe, other: Recipe) -> bool:
+    """Return True if two trainings differ in their seeds, their machines and what is kept of them, but not in the
+    models that they are expected to give. Paths must be the same, too, as they are written in the recipes."""
+    same_root = one.data_directory.resolve() == other.data_directory.resolve()
+    return all(_is_in(difference.key, OF_ONE_RECIPE) or difference.key.rpartition(".")[2] in KEYS_WITHOUT_EFFECT
+               or difference.key == "data.root" and same_root             # from the directories of two runs
+               for difference in differences(one, other, of_one_run=False))
+
+
 def settings_that_differ(recipes: Sequence[Recipe]) -> list[list[str]]:
     """Return a row for each key whose value is not the same in all recipes: the key, and the value of each recipe.
     Names, and keys without an effect on a model, have none."""
@@ -80,7 +92,11 @@ def may_change_on_resume(key: str) -> bool:
     """Return True if the value of the key may change when a run is resumed."""
     if key.startswith("data.") and key.rpartition(".")[2] in KEYS_WITHOUT_EFFECT:
         return True
-    return any(key == start or key.startswith(f"{start}.") for start in MAY_CHANGE_ON_RESUME)
+    return _is_in(key, MAY_CHANGE_ON_RESUME)
+
+
+def _is_in(key: str, sections: Sequence[str]) -> bool:
+    return any(key == start or key.startswith(f"{start}.") for start in sections)
 
 
 def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:

@@ -23,6 +23,7 @@ import numpy as np
 
 from seq2seq import console
 from seq2seq.errors import CheckpointError, RecipeError
+from seq2seq.files import parse_json
 from seq2seq.plug_ins import installed_version
 from seq2seq.recipe import Recipe, load_recipe, parse_recipe
 from seq2seq.storage.atomic import (
@@ -321,6 +322,28 @@ def append_scores(bundle: Path, kind: str, values: Mapping[str, Any]) -> None:
             file.write("\n" * cut + json.dumps(record, ensure_ascii=False) + "\n")
     except OSError as error:
         raise cannot_save(run / SCORES, error) from error
+
+
+def recipe_of_training(bundle: Path) -> Recipe:
+    """Return the recipe with which a bundle was trained: that of its run, or for a bundle elsewhere its own, which
+    names no file and no other model."""
+    return stored_recipe(run_of(bundle) or bundle)
+
+
+def was_tested(bundle: Path) -> bool:
+    """Return True if a bundle of a run was evaluated at the end of its training, or is elsewhere."""
+    if (run := run_of(bundle)) is None:
+        return True
+    try:
+        lines = read_file(run / SCORES).split(b"\n")
+    except CheckpointError:
+        return False
+    for line in lines:
+        with suppress(ValueError, TypeError, KeyError):                         # an earlier line may have been cut off
+            record = parse_json(line)
+            if (record["bundle"], record["kind"]) == (bundle.name, "test"):
+                return True
+    return False
 
 
 def load_bundle(directory: Path, require: Callable[[Bundle, Shapes], None] = lambda bundle, shapes: None) -> Bundle:

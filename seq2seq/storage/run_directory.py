@@ -22,8 +22,8 @@ LOG_FILE = "metrics.jsonl"
 MAX_LOG_BYTES = 1_000_000_000
 """Maximum size of a log that is read: several million lines."""
 TENSORBOARD = "tensorboard"
-REMEDY = ("Undo the change, train in another directory with --run-dir, or train from the beginning with --restart, "
-          "which renames the old run.")
+REMEDY = ("Undo the change, train in another directory with --run-dir, or train from the beginning with seq2seq train "
+          "--restart, which renames the old run.")
 """Advice for a run that was trained with another recipe."""
 
 

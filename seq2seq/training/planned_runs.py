@@ -22,10 +22,11 @@ from seq2seq.training.synthetic_text import require_monolingual_text
 class PlannedRun:
     """Run of a comparison, or of a numbered recipe.
 
-    group: in a comparison, name of the recipe and its values; only the seeds of the runs of a group differ. Of a
-    numbered recipe, the name of its file without the ending. run: directory.
+    file: file of the recipe. group: in a comparison, name of the recipe and its values; only the seeds of the runs of a
+    group differ. Of a numbered recipe, the name of its file without the ending. run: directory.
     """
 
+    file: Path
     group: str
     recipe: Recipe
     run: Path
@@ -48,7 +49,7 @@ def plan_runs(recipes: Sequence[Path], settings: Sequence[str], seeds: int, dire
     for number, path in itertools.product(range(seeds), recipes):
         for combination in combinations:
             chosen = dict(zip(values, combination, strict=True))
-            overrides = [f"{key}={json.dumps(value)}" for key, value in chosen.items()]
+            overrides = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in chosen.items()]
             first = load_recipe(path, overrides)
             recipe = load_recipe(path, [*overrides, f"seed={first.seed + number}"]) if number else first
             _require_comparable(recipe, path)
@@ -59,7 +60,7 @@ def plan_runs(recipes: Sequence[Path], settings: Sequence[str], seeds: int, dire
             if run in [other.run for other in planned]:
                 raise OptionError(f"two of the runs would be in {run}. Give each recipe its own `name`, and each value "
                                   "once.")
-            planned.append(PlannedRun(group, recipe, run))
+            planned.append(PlannedRun(path, group, recipe, run))
     return planned
 
 
@@ -76,24 +77,24 @@ def plan_directory(directory: Path, load: Callable[[Path, Mapping[Path, Recipe]]
         assert run is not None
         runs[run] = load(path, dict(runs))
         require_monolingual_text(runs[run])
-        planned.append(PlannedRun(path.stem, runs[run], run))
+        planned.append(PlannedRun(path, path.stem, runs[run], run))
     return planned
 
 
 def _written(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _require_comparable(recipe: Recipe, path: Path) -> None:
     if not (recipe.task.has_source and recipe.task.target_is_text):
         raise UserError(f"compare trains and compares models that translate; {path} is a recipe of type "
                         f"{recipe.model.type}.")
-    if not recipe.data.test:
-        raise UserError(f"{path} has no test sets, on which the models are compared. Add data.test.")
 
 
 def train_planned(planned: Sequence[PlannedRun]) -> None:
     """Train the runs, and resume those that were stopped. A run that has finished is only evaluated."""
+    compared = set()
     for number, one in enumerate(planned, 1):
         console.print_message(f"run {number} of {len(planned)}: {one.group}, seed {one.recipe.seed}, in {one.run}")
-        train(one.recipe, one.run, restart=None)
+        train(one.recipe, one.run, advise=False, compares_text=one.group not in compared)
+        compared.add(one.group)

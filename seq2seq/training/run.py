@@ -86,11 +86,14 @@ DIRECTORY_SECONDS = 90
 lists of files, also the absence of one, for 30 to 60 seconds."""
 
 
-def train(recipe: Recipe, run: str | Path, restart: bool | None = False) -> ScoresByTest:
+def train(recipe: Recipe, run: str | Path, restart: bool = False, advise: bool = True, compares_text: bool = True
+          ) -> ScoresByTest:
     """Train the recipe's model in the directory `run`, or resume that run.
 
     Args:
-        restart: True to rename an existing run and train from the beginning. None: no, nor advise it in a finished run.
+        restart: True to rename an existing run and train from the beginning.
+        advise: True to say in a finished run how to continue it. Other commands than `train` have other options.
+        compares_text: True to warn of validation and test sentences that are also in the training text.
     Returns:
         Scores of the best model, by test set and metric.
     Raises:
@@ -100,20 +103,21 @@ def train(recipe: Recipe, run: str | Path, restart: bool | None = False) -> Scor
     configure_process(section.threads)
     with join_process_group(section.device, section.precision) as group:
         recipe, *_ = group.gather([recipe])                                     # all ranks use that of the main rank
-        return _train(recipe, Path(run), group, restart)
+        return _train(recipe, Path(run), group, restart, advise, compares_text)
 
 
-def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool | None) -> ScoresByTest:
+def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool, advise: bool, compares_text: bool
+           ) -> ScoresByTest:
     """Train the model of a run. See `train`."""
-    with _without_second_restart(restart), open_run(recipe, run, group, bool(restart), require_held_out(recipe)):
+    with _without_second_restart(restart), open_run(recipe, run, group, restart, require_held_out(recipe)):
         _set_up(recipe)                                                     # also for the translation of text
         text = training_text(recipe, run, group)
-        if group.is_main and restart is not None and not list_checkpoints(run):     # None: of `adapt`
+        if group.is_main and compares_text and not list_checkpoints(run):
             warn_about_overlap(recipe, text.corpora, run / PREPARED)
         while True:
             training = start_training(recipe, run, group, text)
             if training.has_ended:
-                log_lines.print_finished(run, recipe, training.state, advise=restart is not None)
+                log_lines.print_finished(run, recipe, training.state, advise)
             try:
                 training.train()
                 training.free_step()
@@ -136,7 +140,7 @@ def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool | None)
 
 
 @contextmanager
-def _without_second_restart(restart: bool | None) -> Iterator[None]:
+def _without_second_restart(restart: bool) -> Iterator[None]:
     """Let the message of a training that was stopped say how it is resumed if it began with --restart."""
     try:
         yield

@@ -59,25 +59,74 @@ def test_all_values_and_seeds_are_trained_as_ordinary_runs_and_compared(director
     assert changed.code == 2 and "was trained with another recipe" in changed.err
 
 
-def test_models_of_other_text_are_another_group_though_their_recipe_is_the_same(directory):
-    for seed in (1, 2, 3):
-        if seed == 3:
+def test_models_of_one_recipe_are_a_group_though_they_were_trained_on_other_machines_and_elsewhere(directory):
+    run = {1: directory / "runs/1", 2: directory / "2", 3: directory / "weight", 4: directory / "start",
+           5: directory / "text"}
+    for seed, settings in {1: ["training.threads=1"], 2: ["data.test={}"], 3: ["data.train.0.weight=3"],
+                           4: ["training.start_from=./2"], 5: []}.items():
+        if seed == 5:
             for side in ("en", "de"):
                 path = directory / f"train.{side}"
                 path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
-        train(load_recipe("recipe.yaml", [*FOUR_STEPS, f"seed={seed}"]), directory / f"{seed}")
-    assert groups_by_recipe([directory / "1", directory / "2", directory / "3"]) == [
-        {1: directory / "1", 2: directory / "2"}, {3: directory / "3"}]
+        train(load_recipe("recipe.yaml", [*FOUR_STEPS, f"seed={seed}", *settings]), run[seed])
+    assert groups_by_recipe(list(run.values())) == [
+        {1: run[1], 2: run[2]}, {3: run[3]}, {4: run[4]}, {5: run[5]}], "a weight, another start, other text"
+
+
+def test_a_comparison_begins_with_the_first_system_that_is_named(directory):
+    train(load_recipe("recipe.yaml", [*FOUR_STEPS, "seed=7"]), directory / "own")
+    (directory / "other.yaml").write_text(RECIPE.replace("name: tiny", "name: own"))
+    arguments = ["--metric", "chrf", "--samples", "20", "--format", "json", *SETTINGS]
+    found = run_command("compare", "own", "other.yaml", "--set", "training.learning_rate=0.02", *arguments)
+    groups = json.loads(found.out)["small"]["chrf"]
+    assert [group["difference"] is None for group in groups.values()] == [True, False] and list(groups) == [
+        "own", "runs/compare_own/own_seed_1"], "the planned group has the name of the run"
+    same = run_command("compare", "recipe.yaml", "own", *arguments)
+    assert same.code == 2 and "seeds of one recipe" in same.err
+    assert run_command("compare", "own", "runs/compare_tiny/tiny_seed_1", "--metric", "chrf").code == 2
+
+
+def test_a_test_set_in_the_training_text_is_warned_of_once_for_each_recipe(directory):
+    (directory / "seen.yaml").write_text(RECIPE.replace("test: {small: {source: valid.en, target: valid.de}}",
+                                                        "test: {small: {source: train.en, target: train.de}}"))
+    alone = run_command("train", "seen.yaml", *SETTINGS).err.count("also occur in train")
+    found = run_command("compare", "seen.yaml", "--set", "model.norm=pre,post", "--seeds", "2", "--metric", "chrf",
+                        "--samples", "2", *SETTINGS)
+    assert found.code == 0 and found.err.count("also occur in train") == 2 * alone > 0
+
+
+def test_a_model_of_other_languages_is_not_compared(directory):
+    train(load_recipe("recipe.yaml", FOUR_STEPS), directory / "one")
+    (directory / "reverse.yaml").write_text(RECIPE.replace("{source: en, target: de}", "{source: de, target: en}"))
+    train(load_recipe("reverse.yaml", FOUR_STEPS), directory / "reverse")
+    for command in (["compare"], ["report", "--output", "x.html"]):
+        found = run_command(*command, "one", "reverse", "--source", "valid.en", "--reference", "valid.de")
+        assert found.code == 2 and "reverse translates into en, not into de" in found.err
+
+
+def test_a_training_that_has_not_ended_is_named_in_a_comparison(directory, monkeypatch):
+    train(load_recipe("recipe.yaml", FOUR_STEPS), directory / "one")
+    interrupting(monkeypatch, 3, press_ctrl_c)
+    settings = [part for setting in [*FOUR_STEPS, "training.validate_every=2"] for part in ("--set", setting)]
+    assert run_command("train", "recipe.yaml", "--run-dir", "two", *settings, "--set", "name=other").code == 130
+    found = run_command("compare", "one", "two", "--metric", "chrf", "--samples", "2")
+    assert "the training of two has not ended" in found.err and "training of one" not in found.err
 
 
 def test_faults_are_reported_before_the_first_training(directory):
     for arguments in (["--set", "model.score=dot,unknown"], ["--set", "model.norm=pre,pre"], ["--set", "model.norm"],
                       [], ["--seeds", "3"], ["--set", "model.norm=pre,post", "--output", "x.txt"],
-                      ["--set", "model.norm=pre,post", "--paired", "randomization"]):
+                      ["--set", "model.norm=pre,post", "--paired", "randomization"],
+                      ["--set", "model.norm=pre,post", "--samples", "1"],
+                      ["--set", "model.norm=pre,post", "--output", "missing/x.html"],
+                      ["--set", "model.norm=pre,post", "--source", "typo.en", "--reference", "valid.de"],
+                      ["--set", "model.norm=pre,post", "--source", "valid.en"], ["runs/typo"],
+                      ["train.de", "--source", "valid.en", "--reference", "valid.de"]):
         assert run_command("compare", "recipe.yaml", *arguments).code == 2
     assert run_command("compare", "runs/a", "runs/b", "--seeds", "2").code == 2
-    (directory / "other.yaml").write_text(RECIPE.replace("  test: {small: {source: valid.en, target: valid.de}}\n", ""))
-    assert "no test sets" in run_command("compare", "recipe.yaml", "other.yaml").err
+    (directory / "other.yaml").write_text(RECIPE.replace("name: tiny", "name: other").replace(
+        "  test: {small: {source: valid.en, target: valid.de}}\n", ""))
+    assert "no test sets" in run_command("compare", "other.yaml", "recipe.yaml").err
     assert not (directory / "runs").exists()
 
 
