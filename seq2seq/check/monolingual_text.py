@@ -22,8 +22,10 @@ MAX_LINES_READ = 10_000
 """Number of lines from which the language of a file is judged."""
 
 
-def choose_lines(paths: Sequence[Path], held_out: Sentences, maximum: int, seed: int) -> tuple[list[str], int]:
-    """Draw lines at random among those of some files, and return them in their order, with the number of lines read.
+def choose_lines(paths: Sequence[Path], held_out: Sentences, maximum: int, seed: int, checker: LanguageChecker
+                 ) -> tuple[list[str], int, int]:
+    """Draw lines at random among those of some files. Return those in the target language in their order, the number
+    of lines read, and the number of drawn lines that look like the source language.
 
     Blank and damaged lines, repetitions, and sentences of the validation and test sets are not drawn: a model that
     learned their references would be overrated. The same files and the same seed give the same lines.
@@ -31,6 +33,7 @@ def choose_lines(paths: Sequence[Path], held_out: Sentences, maximum: int, seed:
     Args:
         held_out: sentences of the validation and test sets.
         maximum: maximum number of lines, which memory holds.
+        checker: result of `check_monolingual_text`.
     """
     generator, chosen, seen, suitable, read = random.Random(seed), dict[int, str](), set[int](), 0, 0
     places: list[int] = []                                          # numbers of the chosen lines
@@ -53,20 +56,27 @@ def choose_lines(paths: Sequence[Path], held_out: Sentences, maximum: int, seed:
             del chosen[places[place]]
             places[place] = read
         chosen[read] = line
+    wrong = [number for number, line in chosen.items() if checker.is_like_source(line)]
+    for number in wrong:
+        del chosen[number]
     if not chosen:
-        raise CorpusError(f"{label} has no line for back-translation: of {read:,} lines, each is blank or damaged, or "
-                          "a sentence of the validation or test set. Give other text.")
-    return [chosen[number] for number in sorted(chosen)], read
+        raise CorpusError(f"{label} has no line for back-translation: of {read:,} lines, each is blank or damaged, a "
+                          "sentence of the validation or test set, or in the source language. Give other text.")
+    return [chosen[number] for number in sorted(chosen)], read, len(wrong)
 
 
-def check_monolingual_text(paths: Sequence[Path], pairs: Sequence[tuple[str, str]], languages: Languages) -> None:
+def check_monolingual_text(paths: Sequence[Path], pairs: Sequence[tuple[str, str]], languages: Languages
+                           ) -> LanguageChecker:
     """Raise UserError if a file is no text file, is empty, or begins in the source language; warn if it looks like a
-    third language.
+    third language. Return the checker of the languages.
 
     pairs: pairs of the training text, in the right languages.
     """
     checker = LanguageChecker(pairs, languages)
     for path in paths:
+        if path.exists() and not path.is_file():                                # a pipe could be read only once
+            raise OptionError(f"--monolingual {path} is not a regular file. Write the text to a file first; it may be "
+                              "compressed.")
         if is_table(path):
             raise OptionError(f"--monolingual {path}: a file with both sides. Give a text file, a sentence per line.")
         lines = list(islice(_lines([path]), MAX_LINES_READ))
@@ -82,6 +92,7 @@ def check_monolingual_text(paths: Sequence[Path], pairs: Sequence[tuple[str, str
                               f"the target language, {languages.target}.")
         if code is not None:
             console.warn(f"--monolingual {path}: the text looks like {code}, not {languages.target}. Check the file.")
+    return checker
 
 
 def _lines(paths: Sequence[Path]) -> Iterator[str]:

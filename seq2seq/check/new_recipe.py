@@ -20,7 +20,7 @@ from seq2seq.check.measure import PAIRS as MEASURED_PAIRS
 from seq2seq.check.measure import measure
 from seq2seq.check.monolingual_text import check_monolingual_text, choose_lines
 from seq2seq.check.other_pairs import pairs_of_others
-from seq2seq.check.pair_checks import CorpusChecker
+from seq2seq.check.pair_checks import CorpusChecker, LanguageChecker
 from seq2seq.check.read_corpora import CorpusReader
 from seq2seq.check.recipe_text import (
     BATCH_TOKENS,
@@ -153,9 +153,8 @@ def write_recipe(corpora: Sequence[Corpus], languages: tuple[str, str], output: 
     recipe = recipe_of(corpora, languages)
     text = GivenText(corpora, recipe)
     other_text = None if other is None else pairs_of_others(*other, text)
-    if monolingual:
-        check_monolingual_text(monolingual, [pair[1:] for pair in islice(text.pairs(), MAX_PAIRS_READ)],
-                               recipe.languages)
+    checked = check_monolingual_text(monolingual, [pair[1:] for pair in islice(text.pairs(), MAX_PAIRS_READ)],
+                                     recipe.languages) if monolingual else None
     scanned, augmented = _scan(text)
     others = None if other_text is None else (other_text, _scan(other_text)[0])
     own = _given_sets(recipe, valid, test)
@@ -196,8 +195,8 @@ def write_recipe(corpora: Sequence[Corpus], languages: tuple[str, str], output: 
             settings, steps_per_epoch, notes = _fitted(draft, settings, size, train, minutes)
         written = draft.write(settings)
         warnings, intervals = _held_out_warnings(written, checker, own)
-        if monolingual:
-            written = _write_steps(draft, settings, train, monolingual)
+        if checked:
+            written = _write_steps(draft, settings, train, monolingual, checked)
     path = output if monolingual else output / Step.ONLY.value
     return NewRecipe(path, written.with_directory(output), settings.size, scanned, train.report, text, pairs,
                      len(left_out), steps_per_epoch, intervals,
@@ -269,17 +268,18 @@ def _fitted(draft: Draft, settings: Settings, size: str, train: CorpusReader, mi
         *with_more_time(tried, plan, minutes)]
 
 
-def _write_steps(draft: Draft, settings: Settings, train: CorpusReader, monolingual: Sequence[Path]) -> Recipe:
+def _write_steps(draft: Draft, settings: Settings, train: CorpusReader, monolingual: Sequence[Path],
+                 checker: LanguageChecker) -> Recipe:
     """Write the recipes that follow each other for text in the target language, instead of the only one. Return the
-    first of them."""
+    first of them. checker: result of `check_monolingual_text`."""
     recipe, target = draft.write(settings), draft.languages[1]
     (draft.directory / Step.ONLY.value).unlink()
     sentences = _held_out_sentences(recipe)
-    lines, read = choose_lines(monolingual, sentences, MONOLINGUAL_PER_PAIR * draft.kept, draft.seed)
+    lines, read, wrong = choose_lines(monolingual, sentences, MONOLINGUAL_PER_PAIR * draft.kept, draft.seed, checker)
     assert train.tokenizers is not None
     lengths = [(line, len(ids)) for line, ids in zip(lines, train.tokenizers.target.encode(lines), strict=True)
                if len(ids) <= recipe.data.cleaning.max_pieces]                  # others would be dropped
-    draft.monolingual = Monolingual(f"monolingual.{target}", len(lengths), read)
+    draft.monolingual = Monolingual(f"monolingual.{target}", len(lengths), read, wrong)
     (draft.directory / draft.monolingual.file).write_text("".join(f"{line}\n" for line, _ in lengths),
                                                           encoding="utf-8", newline="\n")
     first = draft.write(settings, Step.BASELINE)

@@ -65,6 +65,10 @@ class LanguageChecker:
         """True if there were enough pairs to learn the languages. If False, no pair is checked."""
         return self._sides is not None
 
+    def is_like_source(self, target: str) -> bool:
+        """Return True if a text of the target side looks like the language of the source."""
+        return self._sides is not None and "target" in self._sides.wrong("", target)
+
     def report(self, pairs: Iterable[LinePair]) -> PairReport:
         """Return a report on a corpus as a whole: on at most MAX_TEXTS texts of at least JOINED_LETTERS, to which
         its lines are joined, from all its parts."""

@@ -22,6 +22,7 @@ from seq2seq.errors import UserError
 from seq2seq.languages import has_spaceless_words
 from seq2seq.recipe import Corpus, Recipe
 from seq2seq.tokenizers.canonical_text import canonical, is_blank
+from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import END_ID, UNKNOWN_ID, Tokenizers, Vocabulary
 from seq2seq.tokenizers.vocabulary import as_line
 from seq2seq.translation.text_io import name_characters
@@ -141,8 +142,11 @@ class CorpusReader(Observer):
                 if words:
                     report.pieces_a_word = pieces / words
                 report.characters_a_piece = characters / pieces
-                unknown = _unknown_ids(self._vocabularies[side])
-                report.unknown = sum(self.pieces[side][piece] for piece in unknown) / pieces
+                unknown = set(_unknown_ids(self._vocabularies[side]))
+                tag = as_line(Source("", tag=self.spec.tag)) if self.spec.tag and side == "source" else ""
+                in_tag = sum(piece in unknown for piece in self._vocabularies[side].encode([tag])[0])
+                in_text = sum(self.pieces[side][piece] for piece in unknown) - in_tag * self.report.pairs
+                report.unknown = in_text / pieces
 
     def _count(self, block: EncodedBlock) -> None:
         """Count the pairs, lengths and pieces of a block. With subword sampling, the lengths of training text are those

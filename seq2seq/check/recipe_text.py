@@ -83,11 +83,13 @@ class Settings:
 @dataclass(frozen=True)
 class Monolingual:
     """Text in the target language, which the model of `Step.REVERSE` translates. file: its name in the directory of the
-    recipes. lines: number of lines that are used, of `read` lines."""
+    recipes. lines: number of lines that are used, of `read` lines. in_source_language: number of lines that were left
+    out because they look like the source language."""
 
     file: str
     lines: int
     read: int
+    in_source_language: int
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,7 @@ languages: {{source: {source}, target: {target}}}
 data:
   # The keys license and url of a corpus appear in the model card, such as {{…, license: CC-BY-4.0, url: https://…}}.
 {_training_text(draft, files["train"], step)}\
-  # No sentence of these sets occurs in the training text.{about_sets}
+  # No sentence of these sets occurs in {_own_text(draft, step)}.{about_sets}
   valid: {{{files["valid"]}}}  # {pairs["valid"]:,} pairs
 {test}{sections}{"" if start else _model(draft, settings)}{metrics}training:
 {start}\
@@ -184,7 +186,7 @@ data:
   early_stopping: {settings.validations // 2 if settings.validations >= MIN_TO_STOP else 0}
   # Moving average of the weights, which is validated and saved as the model.
   ema_decay: 0.99
-{_consistency(settings.consistency)}"""
+{_consistency(settings.consistency, step)}"""
 
 
 def _introduction(draft: Draft, step: Step) -> str:
@@ -241,6 +243,10 @@ def _training_text(draft: Draft, files: str, step: Step) -> str:
 """
 
 
+def _own_text(draft: Draft, step: Step) -> str:
+    return f"the pairs or in {_file(draft)}" if step is Step.FINAL else "the training text"
+
+
 def _file(draft: Draft) -> str:
     return draft.monolingual.file if draft.monolingual else ""
 
@@ -260,6 +266,10 @@ model: {{base: {settings.size}}}
 """
 
 
-def _consistency(value: float) -> str:
-    return ("  # Consistency training helps with little text and about 30 epochs. Write 0 if you lower max_steps to "
-            f"half.\n  # It doubles the time of a step.\n  consistency: {value:g}\n") if value else ""
+def _consistency(value: float, step: Step) -> str:
+    if not value:
+        return ""
+    helps = "  # Consistency training doubles the time of a step.\n" if step is Step.FINAL else (
+        "  # Consistency training helps with little text and about 30 epochs. Write 0 if you lower max_steps to half.\n"
+        "  # It doubles the time of a step.\n")
+    return f"{helps}  consistency: {value:g}\n"

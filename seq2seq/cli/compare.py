@@ -100,8 +100,9 @@ def compare(
                         "of a recipe with --set; to score one system, use seq2seq evaluate.")
     from seq2seq.evaluation.recipe_tests import read_tests, read_translations
     from seq2seq.evaluation.scores import METRICS
-    from seq2seq.evaluation.system_comparison import compare_systems, translate_tests, warn_if_unfinished
+    from seq2seq.evaluation.system_comparison import compare_systems, translate_tests
     from seq2seq.recipe import load_recipe
+    from seq2seq.storage.checkpoints import warn_if_unfinished
 
     paths = _in_order(systems, planned)
     tests = read_tests(paths, source, reference or [], language, None if recipe is None else load_recipe(recipe),

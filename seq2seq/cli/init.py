@@ -239,6 +239,8 @@ def _show(new: NewRecipe, languages: tuple[str, str]) -> None:
         lines.append(f"  {new.monolingual.lines:,} of {new.monolingual.read:,} sentences for back-translation, without "
                      "repetitions, damaged and long lines, and sentences of the validation and test sets; at most "
                      f"{MONOLINGUAL_PER_PAIR} for each pair")
+        if wrong := new.monolingual.in_source_language:
+            lines.append(f"  left out: {wrong:,} sentence{'s' * (wrong > 1)} like the source language, {languages[0]}")
     if new.other:
         lines.append(f"  {new.other.pairs:,} of {new.other.scanned.lines:,} pairs from "
                      f"{' to '.join(new.other.languages)}, without those of the validation and test sets")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +28,31 @@ EXAMPLES = 3
 MAX_SHARE = 0.01
 """A warning is given if more than this share of the sources, targets or pairs of a set also occurs in train. A few
 sentences, such as "Thank you.", occur in every corpus."""
-_OUTER_PUNCTUATION = re.compile(r"^[\W_]+|[\W_]+$")
 
 
 def comparable(text: str) -> str:
     """Return the text in the form in which sentences of training and held-out text are compared: in canonical form,
-    without differences in case and white space, and without punctuation at its ends, unless it has nothing else."""
-    folded = " ".join(canonical(text).split()).casefold()
-    return _OUTER_PUNCTUATION.sub("", folded) or folded
+    without differences in case, white space and punctuation, and without other signs at its ends, unless it has nothing
+    else. So don't is don’t, and text whose punctuation was separated from its words is the same text."""
+    text = canonical(text)
+    words = " ".join(text.translate(_punctuation()).split()).casefold()
+    begin, end = 0, len(words)
+    while begin < end and _is_sign(words[begin]):
+        begin += 1
+    while begin < end and _is_sign(words[end - 1]):
+        end -= 1
+    return words[begin:end] or " ".join(text.split()).casefold()
+
+
+@cache
+def _punctuation() -> dict[int, str]:
+    """Return a space for all punctuation of Unicode, and for the accents that are written as apostrophes."""
+    return {code: " " for code in range(0x20000) if unicodedata.category(chr(code))[0] == "P" or chr(code) in "`´"}
+
+
+def _is_sign(character: str) -> bool:
+    """Return True for white space and signs. Vowel signs and other combining marks are parts of words."""
+    return not character.isalnum() and unicodedata.category(character)[0] != "M"
 
 
 @dataclass
@@ -145,7 +162,7 @@ def warn_about_overlap(recipe: Recipe, corpora: Sequence[Corpus], directory: Pat
     directory: the result is stored there, and used again until a text changes.
     """
     specs = [*recipe.data.held_out().items(), *(("train", spec) for spec in corpora)]
-    key = digest({"texts": [[key, spec.model_dump(), recipe.languages_of(spec).codes,
+    key = digest({"comparable": 2, "texts": [[key, spec.model_dump(), recipe.languages_of(spec).codes,
                              text_checksums(spec, recipe.data_directory) if spec.paths else []]
                             for key, spec in specs]})
     stored: dict[str, Any] = {}

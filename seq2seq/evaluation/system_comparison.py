@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from seq2seq import console
 from seq2seq.errors import CheckpointError
 from seq2seq.evaluation.recipe_tests import TestSet, read_translations
 from seq2seq.evaluation.scores import METRICS, announce, warn_if_without_spaces
 from seq2seq.evaluation.significance import Comparisons, compare
 from seq2seq.recipe import Recipe
 from seq2seq.recipe.recipe_differences import are_of_one_recipe
-from seq2seq.storage.checkpoints import bundle_metadata, recipe_of_training, resolve_model_path, was_tested
+from seq2seq.storage.checkpoints import bundle_metadata, recipe_of_training, resolve_model_path
 from seq2seq.translation.translator import Translator
 
 
@@ -84,14 +83,6 @@ def groups_by_recipe(systems: Sequence[Path]) -> list[dict[int, Path]]:
         else:
             groups.append((recipe, lines, {recipe.seed if recipe else 1: path}))
     return [members for *_, members in groups]
-
-
-def warn_if_unfinished(systems: Sequence[Path]) -> None:
-    """Warn of each run whose training has not ended."""
-    for path in systems:
-        if path.is_dir() and not was_tested(bundle := resolve_model_path(path)):
-            console.warn(f"the training of {path} has not ended: its best model so far is that of step "
-                         f"{bundle_metadata(bundle).get('step', 0):,}")
 
 
 def text_lines(bundle: Path) -> list[int]:

@@ -346,6 +346,14 @@ def was_tested(bundle: Path) -> bool:
     return False
 
 
+def warn_if_unfinished(models: Iterable[Path]) -> None:
+    """Warn of each run whose training has not ended. A file of translations is no run."""
+    for path in models:
+        if path.is_dir() and not was_tested(bundle := resolve_model_path(path)):
+            console.warn(f"the training of {path} has not ended: its best model so far is that of step "
+                         f"{bundle_metadata(bundle).get('step', 0):,}")
+
+
 def load_bundle(directory: Path, require: Callable[[Bundle, Shapes], None] = lambda bundle, shapes: None) -> Bundle:
     """Read a bundle and verify the checksums of its files. The weights are finite, in float32.
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,7 @@ from seq2seq.storage.checkpoints import (
     newest_checkpoint,
     resolve_model_path,
     save_best,
+    warn_if_unfinished,
     weights_checksum,
 )
 from seq2seq.storage.int8_score import Int8Score
@@ -111,6 +112,9 @@ def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool, advise
     """Train the model of a run. See `train`."""
     with _without_second_restart(restart), open_run(recipe, run, group, restart, require_held_out(recipe)):
         _set_up(recipe)                                                     # also for the translation of text
+        if group.is_main and not list_checkpoints(run):
+            models = [recipe.training.start_from, *chain(*(spec.translated_by or () for spec in recipe.data.train))]
+            warn_if_unfinished(recipe.directory / model for model in models if model)
         text = training_text(recipe, run, group)
         if group.is_main and compares_text and not list_checkpoints(run):
             warn_about_overlap(recipe, text.corpora, run / PREPARED)

@@ -46,10 +46,13 @@ SYNTHETIC = "synthetic"
 """Directory of the translations in the run directory. A run has all its text, so that it can be moved alone."""
 BLOCK_LINES = 8192
 """Maximum number of lines of a block. Finished blocks are kept if a run is interrupted."""
-UNUSABLE = ("loop", "copied", "lost_number", LOST_PLACEHOLDER)
+UNUSABLE = ("empty", "loop", "too_short", "too_long", "copied", "lost_number", LOST_PLACEHOLDER)
 """Faults (see `output_faults`) with which a translation is no training pair: the student would learn them."""
 MAX_FAULTY_SHARE = 0.1
 """Share of translations with faults above which a warning is given. A model of 5,000 pairs had 0.6 %."""
+COUNTED_LINES, MIN_DIFFERENT_SHARE = 10_000, 0.5
+"""A warning is given if fewer of the first lines of a translation than this share are different: a model that has
+learned little translates most lines in the same way."""
 
 
 def training_text(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCESS) -> TrainingText:
@@ -244,13 +247,15 @@ def _unusable(faults: Sequence[str]) -> str:
 
 def _join_blocks(unfinished: UnfinishedOutput, translation: Path, label: str) -> None:
     """Write the finished blocks as the translation with its description. label: name of the text."""
-    length, crc32, lines = 0, 0, 0
+    length, crc32, lines, different = 0, 0, 0, set[str]()
     faulty: dict[str, list[int]] = {}
     with replacing(translation) as file:
         for block in unfinished.joined():
             for row in block.splitlines():
                 line, fault = parse_json(row)
                 lines += 1
+                if lines <= COUNTED_LINES:
+                    different.add(line)
                 if fault:
                     faulty.setdefault(fault, []).append(lines)
                 contents = f"{line}\n".encode()
@@ -259,6 +264,9 @@ def _join_blocks(unfinished: UnfinishedOutput, translation: Path, label: str) ->
         description = {"bytes": length, "crc32": crc32, "faulty": faulty}
         replace_file(_description_file(translation), json.dumps(description).encode())
     unfinished.delete_parts()
+    if len(different) < MIN_DIFFERENT_SHARE * (counted := min(lines, COUNTED_LINES)):
+        console.warn(f"{label}: only {len(different):,} of {counted:,} translations are different. Read some lines of "
+                     f"{translation}; if they have little to do with the text, leave it out of data.train")
     if faulty:
         listed = ", ".join(f"{len(numbers):,} {fault.replace('_', ' ')}" for fault, numbers in faulty.items())
         count = sum(map(len, faulty.values()))

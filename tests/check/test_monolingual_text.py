@@ -2,7 +2,9 @@
 
 import itertools
 import json
+import os
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,10 @@ from command_files import run_command
 from seq2seq.check.directory_cost import without_planned_models
 from seq2seq.check.monolingual_text import choose_lines
 from seq2seq.check.new_recipe import MONOLINGUAL_PER_PAIR
+from seq2seq.check.pair_checks import LanguageChecker
 from seq2seq.check.recipe_text import REAL_WEIGHT, Step
 from seq2seq.check.split_text import Sentences
-from seq2seq.recipe import load_recipe
+from seq2seq.recipe import Languages, load_recipe
 from seq2seq.training.planned_runs import plan_directory
 from tests.check.test_new_recipe import CODES, PAIRS, directory, write  # noqa: F401
 
@@ -23,7 +26,8 @@ SHORT = [part for setting in ("max_steps=2", "validate_every=2", "valid_sentence
 
 
 def lines_of(*paths: Path, maximum: int = 1000, seed: int = 1, held_out: Sentences = NOT_HELD_OUT) -> list[str]:
-    return choose_lines(paths, held_out, maximum, seed)[0]
+    checker = LanguageChecker([], Languages(source="xx", target="yy"))                      # too little to learn from
+    return choose_lines(paths, held_out, maximum, seed, checker)[0]
 
 
 def monolingual(lines: list[str], name: str = "mono.yy") -> Path:
@@ -87,6 +91,20 @@ def test_repeated_blank_and_damaged_lines_are_not_drawn(directory):  # noqa: F81
     assert len(drawn) == 89 and len({line.casefold() for line in drawn}) == 89
 
 
+def test_lines_in_the_source_language_are_left_out_and_counted(directory):  # noqa: F811
+    sources = [f"{first} {second}" for (first, _), (second, _) in zip(PAIRS, PAIRS[7:], strict=False)][:23]
+    found = run_command("init", *write(PAIRS), *CODES, "--output", "mine", "--monolingual",
+                        monolingual([*SENTENCES[:61], *sources, *SENTENCES[61:97]]))
+    assert found.code == 0 and b"left out: 23 sentences like the source language, xx" in found.out
+    assert Path("mine/monolingual.yy").read_text().splitlines() == SENTENCES[:97]
+
+
+def test_a_pipe_is_refused_because_it_could_be_read_only_once(directory):  # noqa: F811
+    os.mkfifo("pipe")
+    found = run_command("init", *write(PAIRS), *CODES, "--output", "mine", "--monolingual", "pipe")
+    assert found.code == 2 and "not a regular file" in found.err
+
+
 def test_more_text_than_back_translation_needs_is_left_out(directory):  # noqa: F811
     assert run_command("init", *write(PAIRS), *CODES, "--output", "mine", "--monolingual",
                        monolingual(SENTENCES)).code == 0
@@ -110,12 +128,13 @@ def test_text_or_options_of_which_nothing_comes_are_refused(directory):  # noqa:
 def test_the_cost_of_a_recipe_is_measured_before_its_models_exist(three):
     baseline, reverse, final = plan("three")
     planned = {one.run.absolute(): one.recipe for one in (baseline, reverse, final)}
-    measurable = without_planned_models(final.recipe, planned)
+    measurable = without_planned_models(final.recipe, planned, final.run)
     assert measurable.training.start_from is None and measurable.tokenizer == baseline.recipe.tokenizer
     assert measurable.data.train[1].source == measurable.data.train[1].target == "monolingual.yy"
-    assert without_planned_models(baseline.recipe, planned) == baseline.recipe
-    Path("three/runs/1_baseline").mkdir(parents=True)
-    assert without_planned_models(final.recipe, planned).training.start_from == "runs/1_baseline"
+    assert without_planned_models(baseline.recipe, planned, baseline.run) == baseline.recipe
+    for run in (baseline.run, reverse.run):                                                 # stopped without a model
+        run.mkdir(parents=True)
+    assert without_planned_models(final.recipe, planned, final.run) == measurable
 
 
 @pytest.mark.slow
@@ -125,6 +144,7 @@ def test_all_recipes_are_checked_and_trained_by_one_command_each(three):
     baseline, reverse, final = json.loads(checked.out)
     assert final["pairs"] == baseline["pairs"] + 97 and final["sentences"] > 97
     assert all(cost["hours"] > 0 for cost in (baseline, reverse, final))
+    assert not final["report"]["warnings"], "the text is no real translation of itself"
     quick = run_command("check", "three", *SHORT, "--no-measure")
     assert quick.code == 0 and b" 3_final " in quick.out
     trained = run_command("train", "three", *SHORT)
@@ -134,6 +154,11 @@ def test_all_recipes_are_checked_and_trained_by_one_command_each(three):
     assert told.code == 2 and told.err.rstrip().endswith("The last of the runs in it is three/runs/3_final.")
     assert [path.name for path in sorted(Path("three/runs").iterdir())] == ["1_baseline", "2_reverse", "3_final"]
     assert list(Path("three/runs/3_final/synthetic").glob("monolingual.yy-xx.*.txt"))
+    shutil.rmtree("three/runs/3_final/synthetic")
+    again = json.loads(run_command("check", "three", *SHORT, "--no-measure", "--format", "json").out)[2]
+    assert again["pairs"] == final["pairs"] and again["sentences"] == final["sentences"]
+    assert run_command("train", "three/3_final.yaml", "--restart", *SHORT).code == 0
+    shutil.rmtree("three/runs/3_final.1")
 
     # A change of the text is noticed before anything is translated or trained, and one recipe alone is trained anew.
     with Path("three/monolingual.yy").open("a", encoding="utf-8") as file:

@@ -56,6 +56,13 @@ def test_a_sentence_is_found_without_regard_to_case_white_space_punctuation_and_
     assert shared(recipe_of(tmp_path, [CAPTION], [CAPTION]))["source"] == ([1], 1)
 
 
+@pytest.mark.parametrize("other", ["don’t say »well–known« words … please", "don`t say “well-known” words;please",
+                                   "Don ' t say \"well - known\" words, please!"])
+def test_a_sentence_is_found_though_its_inner_punctuation_is_another_or_apart(other):
+    assert comparable(other) == comparable('Don\'t say "well-known" words... please.')
+    assert comparable("1.5") != comparable("15") and comparable("कि") != comparable("की") and comparable("a+b") != "a b"
+
+
 def test_text_of_punctuation_alone_and_words_with_inner_signs_stay_different():
     assert comparable("...") == "..." != comparable("!") and comparable("C++ is") != comparable("C is")
     assert comparable("«Ja.»") == comparable("ja") and comparable("नमस्ते।") == comparable("नमस्ते")
