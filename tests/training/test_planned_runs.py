@@ -104,13 +104,17 @@ def test_a_model_of_other_languages_is_not_compared(directory):
         assert found.code == 2 and "reverse translates into en, not into de" in found.err
 
 
-def test_a_training_that_has_not_ended_is_named_in_a_comparison(directory, monkeypatch):
+def test_a_training_that_has_not_ended_is_named_where_its_model_is_used(directory, monkeypatch):
     train(load_recipe("recipe.yaml", FOUR_STEPS), directory / "one")
     interrupting(monkeypatch, 3, press_ctrl_c)
     settings = [part for setting in [*FOUR_STEPS, "training.validate_every=2"] for part in ("--set", setting)]
     assert run_command("train", "recipe.yaml", "--run-dir", "two", *settings, "--set", "name=other").code == 130
     found = run_command("compare", "one", "two", "--metric", "chrf", "--samples", "2")
     assert "the training of two has not ended" in found.err and "training of one" not in found.err
+    for model, warned in (("two", True), ("one", False)):
+        told = run_command("train", "recipe.yaml", "--run-dir", f"from_{model}", *settings,
+                           "--set", f"training.start_from=./{model}")
+        assert told.code == 0 and ("has not ended" in told.err) == warned
 
 
 def test_faults_are_reported_before_the_first_training(directory):

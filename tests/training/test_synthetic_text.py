@@ -1,5 +1,6 @@
 """Back-translation and distillation: a model generates the missing side of a corpus once, reproducibly line by line."""
 
+import json
 import os
 import re
 import shutil
@@ -84,6 +85,14 @@ def test_back_translation_samples_sources_for_targets(folder, recipe, tmp_path):
     assert text.splitlines() == translated(folder / "run", sampling=True) and text.splitlines()[2] == ""
     assert spec.target == "mono.en" and spec.tag == "<BT>" and spec.label == "mono.en"
     assert made(recipe("data.train.1.sampling=false"), tmp_path)[1].splitlines() == translated(folder / "run") != text
+
+
+def test_a_text_whose_translations_are_mostly_alike_is_warned_of(tmp_path, capsys):
+    for number, line in enumerate(("{0}", "same {0}", "always the same")):
+        rows = "".join(f"{json.dumps([line.format(count % (8 if number else 100)), ''])}\n" for count in range(17))
+        unfinished = SimpleNamespace(joined=lambda rows=rows: [rows], delete_parts=lambda: None)
+        synthetic._join_blocks(unfinished, tmp_path / f"{number}.txt", "mono")
+        assert ("translations are different" in capsys.readouterr().err) == bool(number)
 
 
 def test_several_models_translate_as_an_ensemble(folder, recipe, tmp_path):
