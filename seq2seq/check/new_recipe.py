@@ -306,8 +306,7 @@ def _with_others(draft: Draft, settings: Settings, text: GivenText, scanned: Cor
     keys = {line.splitlines()[-1] for line in cleaning}
     own = [line for line in settings.cleaning if line.splitlines()[-1] not in keys and not (
         line.endswith(BY_LINGUA) and any(main_language(code) not in lingua_languages() for code in codes))]
-    # As measured (recipes/little_text): consistency training, which doubles the time of a step, was not tried with it.
-    settings = replace(settings, consistency=0, cleaning=(*own, *cleaning))
+    settings = replace(settings, cleaning=(*own, *cleaning))
     draft.other = OtherPairs(text, scanned, pairs, pairs)
     recipe = draft.write(settings)
     kept = CorpusReader("train", recipe.data.train[1], recipe, None)
@@ -317,12 +316,14 @@ def _with_others(draft: Draft, settings: Settings, text: GivenText, scanned: Cor
                           "cleaning and without the sentences of the validation and test sets. Give other pairs.")
     draft.other = OtherPairs(text, scanned, pairs, kept.report.pairs, max(1, min(MAX_WEIGHT, round(
         kept.report.pairs / draft.kept * OWN_SHARE / (1 - OWN_SHARE)))))
+    total = draft.kept + draft.other.kept
+    settings = replace(settings, consistency=consistency_for(total))
     recipe = draft.write(settings)
     tokenizers = make_tokenizers(TrainingText.of(recipe))
     readers = [CorpusReader("train", spec, recipe, tokenizers) for spec in recipe.data.train]
     for reader in readers:
         reader.read_train()
-    return _full(draft, settings, size_for(draft.kept + draft.other.kept), readers)
+    return _full(draft, settings, size_for(total), readers)
 
 
 def _held_out_sentences(recipe: Recipe) -> Sentences:
