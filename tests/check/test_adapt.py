@@ -361,7 +361,7 @@ def test_an_interrupted_adaptation_is_resumed_after_model_text_and_output_have_m
     class Interrupted(Exception):
         """Ends an adaptation where its training begins."""
 
-    def interrupted(recipe, run, restart):
+    def interrupted(recipe, run, **_):
         check_recipe_of_run(recipe, run)
         started.append(recipe.tokenizer_model)
         raise Interrupted

@@ -327,7 +327,7 @@ def test_generated_lines_keep_their_placeholders_and_tags(recipe, folder, tmp_pa
 
 def faulty_translations(monkeypatch):
     """Let every translation have the faults that the words of its line name, such as cat for a loop."""
-    faults = {"cat": "loop", "dog": "lost_number", "red": "copied", "three": "too_long"}
+    faults = {"cat": "loop", "dog": "lost_number", "red": "copied", "three": "lost_url"}
 
     def translate(self, sources, **options):
         assert options.get("safety_net", True)
