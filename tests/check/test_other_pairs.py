@@ -34,6 +34,7 @@ def test_the_model_learns_all_pairs_with_the_settings_for_their_number(directory
     pairs = len(split_of(directory / "mine")["train"])
     assert abs(own.weight * pairs / (own.weight * pairs + 997) - 0.25) < 0.1, "a quarter of an epoch are own pairs"
     assert len(recipe.data.valid) == len(recipe.data.test) == 1 and recipe.training.max_steps >= MIN_STEPS
+    assert recipe.training.consistency == 5, "as measured in recipes/little_text"
     assert not check_recipe(recipe, Path("run")).errors
 
 
