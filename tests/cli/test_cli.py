@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -673,7 +674,7 @@ def test_the_versions_and_the_kernels_in_use_are_printed(run, monkeypatch):
     monkeypatch.setattr("seq2seq.inference.engines._kernels",
                         {"int8": SimpleNamespace(instruction_set="avx7"), "fp32": "there are none"}.get)
     assert run("--version") == (
-        0, f"seq2seq 0.1.0\nint8 kernels: avx7\nthere are none\nPyTorch: {torch.__version__}\n".encode(), "")
+        0, f"seq2seq 0.1.0\nint8 kernels: avx7\nthere are none\nPyTorch: {version('torch')}\n".encode(), "")
 
 
 def test_help_and_mistakes_in_a_recipe_need_neither_torch_nor_datasets(directory):

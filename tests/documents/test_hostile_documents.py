@@ -123,7 +123,7 @@ CASES = {
     "docx of text boxes": ("docx", lambda size: office("docx", "<w:p><w:r><w:t>one</w:t></w:r><w:r>" * size
                                                        + "</w:r></w:p>" * size), 100, 400, ""),
     "json nested": ("json", lambda size: b"[" * size + b"]" * size, 1_001, 100_000, "nested"),
-    "json nested open": ("json", lambda size: b'{"a":' * size, 1_001, 100_000, "nested"),
+    "json nested open": ("json", lambda size: b'{"a":' * size, 1_001, 100_000, "name:"),  # 3.13 may reach its end
     **{f"{format} of a large paragraph": (format, lambda size, text=text: text.format("one two " * (size // 8))
                                           .encode(), 1_100_000, 200_000_000, None)
        for format, text in (("text", "{}"), ("html", "<p>{}</p>"), ("markdown", "{}"), ("po", MESSAGE),
