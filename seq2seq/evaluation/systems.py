@@ -25,7 +25,7 @@ from seq2seq.evaluation.error_analysis import sentence_scores, word_frequencies
 from seq2seq.evaluation.recipe_tests import TestSet, read_translations
 from seq2seq.evaluation.scores import announce, corpus_scores
 from seq2seq.recipe import Recipe
-from seq2seq.storage.checkpoints import bundle_metadata, resolve_model_path, run_of, stored_recipe
+from seq2seq.storage.checkpoints import bundle_metadata, recipe_of_training, resolve_model_path, run_of
 from seq2seq.storage.directories import read_metadata
 from seq2seq.tokenizers.canonical_text import is_blank
 from seq2seq.tokenizers.source import Source
@@ -73,7 +73,7 @@ def read_system(path: Path, tests: Sequence[TestSet], *, device: str = "auto", p
     if not path.is_dir():
         return System(path.name, path, {tests[0].name: read_translations(path, tests)})
     bundle = resolve_model_path(path)
-    recipe = stored_recipe(run_of(bundle) or bundle)
+    recipe = recipe_of_training(bundle)
     hashes = dict(read_metadata(bundle, "bundle", required=())["sha256"])
     megabytes = sum(file.stat().st_size for file in bundle.iterdir() if file.is_file()) / 1e6
     translator = Translator.load(bundle, device, precision, threads)
