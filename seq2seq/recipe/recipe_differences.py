@@ -1,4 +1,4 @@
-"""Differences between the recipe of a run and the recipe with which the run is resumed."""
+"""Differences between recipes: that of a run and the one that resumes it, and those of models that are compared."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
