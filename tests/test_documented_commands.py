@@ -151,11 +151,12 @@ def test_the_commands_of_the_page_on_pretrained_models_run(tmp_path, monkeypatch
         for side, language in enumerate(("en", "sw")):
             (tmp_path / f"{name}.{language}").write_text("".join(f"{pair[side]}\n" for pair in pairs))
     place = Shell(tmp_path, programs_in(tmp_path))
-    few_steps = [*(each for each in FEW_STEPS if not each.startswith("model.")), "data.cleaning.max_pieces=99"]
+    few_steps = [*(each for each in FEW_STEPS if not each.startswith("model.")), "data.cleaning.max_pieces=99",
+                 "decoding.min_length=1"]                                       # CTranslate2 has fewer empty ones
     ran = []
     for block in code("pretrained.md"):
         ran += place.run(re.sub("^seq2seq serve.*", "", block, flags=re.MULTILINE), few_steps)
-    assert len(ran) == 6
+    assert len(ran) == 7
 
 
 @pytest.mark.slow

@@ -45,7 +45,7 @@ def test_the_notebook_runs_and_shows_few_lines_while_it_trains(tmp_path, monkeyp
     for source, found in outputs(notebook).items():
         assert not [output for output in found if output.get("name") == "stderr"], source
         bars_and_results = [output for output in found if output["output_type"] != "stream"]
-        assert len(bars_and_results) <= 7 and len("".join(map(text_of, found)).splitlines()) <= 30, source
+        assert len(bars_and_results) <= 8 and len("".join(map(text_of, found)).splitlines()) <= 30, source
     (training,) = (found for source, found in outputs(notebook).items() if "scores = seq2seq.train" in source)
     bars = [text_of(output) for output in training if "<progress" in str(output.get("data"))]
     assert sum(bar.startswith("training  210/210 steps") for bar in bars) == 1

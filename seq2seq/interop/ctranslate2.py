@@ -317,13 +317,15 @@ class CTranslate2Model:
     def translate(self, lines: Sequence[Source], **decoding: Any) -> list[list[Translation]]:
         """See `Translator.translate`. Of `decoding`, only beam_size, length_penalty, max_length and min_length are
         used. All scores in the result are 0."""
-        limit = min(self.max_positions, decoding["max_length"] + 1)
         sources = [self.source.pieces(ids) for ids in self.source.encode(lines)]
         given = [self._given_pieces(line) for line in lines]
+        given_length = max(map(len, given), default=0)                          # counts in CTranslate2's lengths
+        limit = min(self.max_positions, given_length + decoding["max_length"] + 1)
         with self._reporting_damage():
             results = self.translator.translate_batch(
                 sources, target_prefix=given, beam_size=decoding["beam_size"],
-                length_penalty=decoding["length_penalty"], min_decoding_length=decoding["min_length"],
+                length_penalty=decoding["length_penalty"],
+                min_decoding_length=given_length + decoding["min_length"],
                 max_decoding_length=limit, max_batch_size=self.batch_tokens, batch_type="tokens", max_input_length=0,
                 suppress_sequences=self.suppressed)
             found = [[self.ids[piece] for piece in result.hypotheses[0][: limit - 1]] for result in results]

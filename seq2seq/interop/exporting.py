@@ -251,7 +251,7 @@ def compare(ours: Translator, theirs: Exported, lines: Sequence[Source]) -> Pari
     """Translate lines with the original model and the export, and score the original's translations with both. The
     lines are normalised before, because exports only have the normalisation of sentencepiece. Empty lines, and lines
     that are too long for the model, are left out."""
-    longest = max(1, min(ours.max_pieces, 256))
+    longest = max(1, min(ours.max_pieces, 256) - 1)                             # the token of a language may precede
     lines = [replace(line, text=ours.tokenizers.source.normalized(line.text)) for line in map(ours.source, lines)]
     lines = [line for line, ids in zip(lines, ours.tokenizers.source.encode(lines), strict=True)
              if 0 < len(ids) <= ours.max_pieces]

@@ -182,10 +182,11 @@ def write_model(exportable: Exportable, directory: Path) -> None:
     unset = [name for name in missing if name not in POSITIONS and id(tensors[name]) not in loaded]
     assert not unset and not unexpected, (unset, unexpected)
     decoding = recipe.decoding
-    # In transformers, min_length and max_length include <s>, and max_length also includes </s>.
-    max_length = min(recipe.model.max_positions, MAX_LENGTH, (decoding.max_length or MAX_LENGTH) + 2)
+    # In transformers, min_length and max_length include <s> and the token of the language, max_length also </s>.
+    first = 1 + TRANSLATORS[architecture.vocabulary].given
+    max_length = min(recipe.model.max_positions, MAX_LENGTH, first + (decoding.max_length or MAX_LENGTH) + 1)
     model.generation_config = package.GenerationConfig(
-        num_beams=decoding.beam_size, max_length=max_length, min_length=decoding.min_length + 1,
+        num_beams=decoding.beam_size, max_length=max_length, min_length=first + decoding.min_length,
         no_repeat_ngram_size=decoding.no_repeat_ngram, eos_token_id=symbols["end"], forced_eos_token_id=symbols["end"],
         pad_token_id=symbols["pad"], decoder_start_token_id=symbols["start"],
         bad_words_ids=[[index if order is None else order.index(index)]
@@ -345,7 +346,8 @@ class MarianTranslator:
         for indices in _batches(lines):
             inputs = self.inputs([lines[index] for index in indices])
             output = self.model.generate(**inputs, num_beams=beam_size, do_sample=False,
-                                         max_length=decoding["max_length"] + 2, min_length=decoding["min_length"] + 1,
+                                         max_length=self.given + decoding["max_length"] + 2,
+                                         min_length=self.given + decoding["min_length"] + 1,
                                          no_repeat_ngram_size=decoding["no_repeat_ngram"], **options)
             texts = self.tokenizer.batch_decode(output[:, 1 + self.given :], skip_special_tokens=True,
                                                 clean_up_tokenization_spaces=False)

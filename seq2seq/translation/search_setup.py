@@ -42,11 +42,6 @@ class Part:
     prefix: tuple[int, ...] = ()
     required: tuple[RequiredPhrase, ...] = ()
 
-    @property
-    def min_pieces(self) -> int:
-        """Number of pieces that the prefix and the required phrases need, if they do not overlap."""
-        return len(self.prefix) + sum(phrase.size for phrase in self.required)
-
 
 @dataclass(frozen=True)
 class PartTranslation:
@@ -80,6 +75,7 @@ class SearchSetup:
             raise OptionError("coverage_penalty does not work with a model with data.context: the context need not be "
                               "covered. Leave it out.")
         self.decoding, self.tokenizer, self.first_id = decoding, tokenizer, tokenizer.first_id(language)
+        self.given = int(self.first_id is not None)
         self.phrases = PhraseSpeller(tokenizer, language, decoding.ignore_case)
         self.required = tuple(map(self.phrases.required_phrase, decoding.require))
         self.length_penalty = LENGTH_PENALTIES[decoding.length_penalty_form](decoding.length_penalty)
@@ -150,13 +146,16 @@ class SearchSetup:
     def max_lengths(self, parts: Sequence[Part], source_lengths: np.ndarray, max_positions: int) -> list[int]:
         """Return the maximum number of tokens of each part's translation, `</s>` included. source_lengths: (parts,)."""
         decoding = self.decoding
-        longest = min(max_positions, math.inf if decoding.max_length is None else decoding.max_length + 1)
+        longest = min(max_positions, math.inf if decoding.max_length is None else self.given + decoding.max_length + 1)
         limits = (source_lengths * decoding.max_length_ratio + decoding.max_length_offset).clip(1, longest).astype(int)
         for index, part in enumerate(parts):
-            min_tokens = max(decoding.min_length, part.min_pieces, self.first_id is not None) + 1
+            # A prefix begins with the given id. Phrases may overlap, but need not.
+            needed = len(part.prefix or [None] * self.given) + sum(phrase.size for phrase in part.required)
+            min_tokens = max(self.given + decoding.min_length, needed) + 1
             if min_tokens > longest:
                 raise RequestError(f"line {part.line + 1}: min_length, prefix or required phrases need a translation "
-                                   f"of {min_tokens - 1} pieces, but the maximum is {longest - 1:g}. Shorten them"
+                                   f"of {min_tokens - self.given - 1} pieces, but the maximum is "
+                                   f"{longest - self.given - 1:g}. Shorten them"
                                    f"{', or raise max_length' if decoding.max_length else ''}.")
             limits[index] = max(limits[index], min_tokens)
         return [int(limit) for limit in limits]
@@ -208,7 +207,7 @@ class SearchSetup:
         decoding = self.decoding
         processors = []
         if decoding.min_length:
-            processors.append(min_length(decoding.min_length))
+            processors.append(min_length(self.given + decoding.min_length))
         if decoding.forbid:
             processors.append(self.phrases.forbid(decoding.forbid))
         return processors

@@ -207,6 +207,14 @@ def test_a_prefix_follows_the_token_of_the_language(models):
     assert translation.text.startswith("Hund")
 
 
+def test_the_token_of_the_language_counts_in_no_length(models):
+    for precision in ("fp32", "int8"):
+        ours = Translator.load(models[2] / "ours", "cpu", precision)
+        for length in (1, 3):
+            for one, in ours.translate(LINES[:5], min_length=length, max_length=length, beam_size=3, safety_net=False):
+                assert one.tokens == 1 + length + 1                             # the language, the pieces, `</s>`
+
+
 def test_int8_gives_similar_translations(models):
     _, _, directory, ours = models
     int8 = Translator.load(directory / "ours", "cpu", "int8")
