@@ -125,6 +125,7 @@ def init(
         require_code(f"--{side}-language", code)
     if not all(corpus.uses_recipe_languages for corpus in corpora):             # those are read in either direction
         languages = _confirmed(languages, found, asks)
+        _warn_of_strays(corpora, languages, found)
     if output is None:
         output = Path(_ask("New directory", "_".join(languages))) if asks else _missing("the new directory",
                                                                                        "--output mine")
@@ -176,14 +177,30 @@ def _other_languages(corpora: Sequence[Corpus], own: tuple[str, str], source: st
     found, in_either = identify_languages(corpora), all(corpus.uses_recipe_languages for corpus in corpora)
     if source or target:
         codes = source or own[0], target or own[1]
-        return codes if in_either else _confirmed(codes, found, False, "--other: ")
+        if not in_either:
+            _confirmed(codes, found, False, "--other: ")
+            _warn_of_strays(corpora, codes, found, "--other: ")
+        return codes
     codes = str(found[0] or ""), str(found[1] or "")
     if not all(codes):
         _missing("the languages of --other", "--other-source fr")
     if in_either:                                                               # the file names its languages
         return codes[::-1] if any(map(is_same_language, codes, reversed(own))) else codes
+    _warn_of_strays(corpora, codes, found, "--other: ")
     source, target = (mine if is_same_language(mine, code) else code for mine, code in zip(own, codes, strict=True))
     return source, target
+
+
+def _warn_of_strays(corpora: Sequence[Corpus], languages: tuple[str, str], found: Sequence[str | None], of: str = ""
+                    ) -> None:
+    """Warn of each corpus that looks like other languages than all of them together. found, of: see `_confirmed`."""
+    from seq2seq.check.given_text import identify_languages
+
+    for corpus in corpora if len(corpora) > 1 else ():
+        if not corpus.uses_recipe_languages:
+            strays = [code if code != usual else None
+                      for code, usual in zip(identify_languages([corpus]), found, strict=True)]
+            _confirmed(languages, strays, False, f"{of}{corpus.label}: ")
 
 
 def _missing(what: str, example: str) -> NoReturn:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from unicodedata import normalize
 
 from seq2seq.errors import UserError
-from seq2seq.languages import main_language
+from seq2seq.languages import SPACELESS_CHARACTER, main_language
 
 if TYPE_CHECKING:
     from seq2seq.recipe import Languages
@@ -139,8 +139,9 @@ class LanguageDetector:
 
 
 def has_enough_letters(text: str, minimum: int = MIN_LETTERS) -> bool:
-    """Return True if a text has so many letters that lingua can identify its language."""
-    return sum(map(str.isalpha, text)) >= minimum
+    """Return True if a text has so many letters that lingua can identify its language. A character of a script without
+    spaces counts as three letters: words have some two Chinese characters, or six letters."""
+    return sum(map(str.isalpha, text)) + 2 * len(SPACELESS_CHARACTER.findall(text)) >= minimum
 
 
 def is_installed() -> bool:

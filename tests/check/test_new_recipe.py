@@ -350,6 +350,26 @@ def test_without_a_terminal_the_command_that_exchanges_the_languages_is_named(tm
     assert "give --source-language de --target-language en" in capsys.readouterr().err
 
 
+@pytest.mark.skipif(not is_installed(), reason="needs the extra `language`")
+@pytest.mark.parametrize("options", [["train.xx", "train.yy", "more.xx", "more.yy", "{}.xx", "{}.yy"],
+                                     ["train.xx", "train.yy", "--other-target", "de", "--other", "more.xx", "more.yy",
+                                      "{}.xx", "{}.yy"]])
+def test_files_in_another_language_than_the_rest_are_named(tmp_path, monkeypatch, capsys, options):
+    monkeypatch.chdir(tmp_path)
+    languages = {"train.xx": ("en", "fr"), "more.xx": ("en", "de" if "--other" in options else "fr"),
+                 "zh.xx": ("en", "zh"), "same.xx": ("en", "de" if "--other" in options else "fr")}
+    monkeypatch.setattr("seq2seq.check.given_text.identify_languages", lambda corpora: languages[corpora[0].label])
+    monkeypatch.setattr("seq2seq.check.pair_checks.is_installed", lambda: False)
+    write(PAIRS)
+    for name, pairs in (("more", PAIRS[:60]), ("zh", PAIRS[60:]), ("same", PAIRS[60:])):
+        for side, code in enumerate(("xx", "yy")):
+            Path(f"{name}.{code}").write_text("".join(f"{pair[side]}\n" for pair in pairs))
+    for stray, expected in (("zh", ["zh.xx: the target looks like Chinese"]), ("same", [])):
+        arguments = [option.format(stray) for option in options]
+        assert main(["init", *arguments, "--source-language", "en", "--target-language", "fr", "-o", stray]) == 0
+        assert re.findall(r"\S+: the target looks like \w+", capsys.readouterr().err) == expected
+
+
 @pytest.mark.parametrize(("code", "told"), [("cz", "The code of Czech is cs."), ("jp", "The code of Japanese is ja."),
                                             ("german", "The code of German is de.")])
 def test_a_country_is_no_language(directory, capsys, code, told):

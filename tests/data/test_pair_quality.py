@@ -130,6 +130,8 @@ def test_lingua_sees_a_third_language_and_says_what_it_does_not_know():
     assert detector.wrong(GERMAN[0], spanish) == {"target": "es"}
     works = "Wolfgang Amadeus Mozart, Johannes Brahms und Leos Janáček"
     assert detector.wrong(f"Werke von {works}", f"works of {works}") == {}    # names stand on both sides
+    assert detector.wrong("我们明天去看", ENGLISH[0]) == {"source": "zh"}         # six characters are several words
+    assert detector.wrong("我们", ENGLISH[0]) == {}
     with pytest.raises(UserError):
         LanguageDetector(Languages(source="de", target="tlh"))
 
