@@ -53,7 +53,8 @@ def page(pair: PairAttention, languages: tuple[str, str], model: str, translated
 
 
 def _side(line: TokenizedLine, language: str) -> dict[str, Any]:
-    pieces = [{**asdict(label), "span": span} for label, span in zip(labels(line), line.spans, strict=True)]
+    pieces = [{**asdict(label), "span": [max(0, place) for place in span]}
+              for label, span in zip(labels(line), line.spans, strict=True)]
     return {"language": language, "text": line.text, "pieces": pieces}
 
 

@@ -103,7 +103,7 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False, translates: 
         add_corpus_warnings(corpus, recipe.data.cleaning, report.warnings)
         add_lookalike_warnings(corpus, recipe.tokenizer.is_canonical if tokenizers is None else
                                tokenizers.target.is_canonical, report.warnings)
-        if any(characters.values()) and not missing:
+        if any(characters.values()) and known and not missing:
             side = next(iter(characters))
             reader.add_unseen(characters[side] | known["source" if side == "source" else "target"], report.warnings)
     if not {"bleu", "chrf", "ter"}.isdisjoint(recipe.measures):

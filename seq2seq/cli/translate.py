@@ -149,7 +149,12 @@ def translate(
     rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     overrides = _checked_overrides(decoding, format, ensemble, fusion)
     from seq2seq.data.glossary import Glossary
-    from seq2seq.documents.translate_document import divide_document, model_recipe, read_document
+    from seq2seq.documents.translate_document import (
+        divide_document,
+        languages_in_documents,
+        model_recipe,
+        read_document,
+    )
     from seq2seq.formats.block import NO_KEYS, KeyNames
     from seq2seq.formats.placeholders import Placeholders
     from seq2seq.storage.checkpoints import resolve_model_path
@@ -189,7 +194,8 @@ def translate(
         name = str(path or "standard input")
         # Documents keep placeholders, also without the safety net.
         kept = Placeholders(placeholder or ()) if placeholder or document else None
-        divided = divide_document(contents, document, name, recipe.languages, recipe.data.context,
+        named_in_document = languages_in_documents(recipe.languages, source_language, target_language)
+        divided = divide_document(contents, document, name, named_in_document, recipe.data.context,
                                   kept or Placeholders(), named) if document else None
         terms = None if glossary is None else Glossary.read(glossary, *recipe.languages.pair)
         lines = GivenLines(divided.sentences, name) if divided else opened[0]
@@ -238,7 +244,7 @@ def translate(
             if divided:
                 with naming(name):
                     unfinished.output.write(divided.join([n_best[0].text for _, n_best in sentences],
-                                                         recipe.languages.target, translator.align,
+                                                         named_in_document.target, translator.align,
                                                          warnings.faulty.warn))
         console.silence(False)
         warnings.finish()

@@ -32,12 +32,12 @@ def piece_word_overlap(pieces: Sequence[Span], words: Sequence[Span]) -> np.ndar
 
     A piece that overlaps several words belongs to all of them. A piece that overlaps no word belongs to the words of
     the next piece. Such a piece is white space, or a byte piece (byte fallback) that is not the last of its character
-    and therefore has an empty span.
+    and therefore has an empty span. A piece OUTSIDE of the line belongs to no word.
     """
     begins, ends = np.array(pieces).reshape(-1, 2, 1).swapaxes(0, 1)
     word_begins, word_ends = np.array(words).reshape(-1, 2).T
     overlap: np.ndarray = (begins < word_ends) & (word_begins < ends)
-    for index in np.flatnonzero(~overlap.any(1))[::-1]:
+    for index in np.flatnonzero(~overlap.any(1) & (ends[:, 0] >= 0))[::-1]:
         if index + 1 < len(pieces):
             overlap[index] = overlap[index + 1]
     return overlap
@@ -52,11 +52,11 @@ def word_weights(weights: np.ndarray, source_overlap: np.ndarray, target_overlap
         weights: (target pieces, source pieces + 1), with `</s>` in the last column.
         source_overlap, target_overlap: (pieces, words), from `piece_word_overlap`.
     Returns:
-        (target words, source words + 1), with `</s>` in the last column.
+        (target words, source words + 1), with `</s>` and the source pieces that belong to no word in the last column.
     """
     source_with_end = np.zeros((weights.shape[1], source_overlap.shape[1] + 1))
     source_with_end[:-1, :-1] = source_overlap
-    source_with_end[-1, -1] = 1
+    source_with_end[:, -1] = ~source_with_end.any(1)
     pieces = np.maximum(target_overlap.sum(0), 1)                               # number of pieces of each target word
     return (target_overlap.T @ weights @ source_with_end) / pieces[:, None]
 

@@ -520,7 +520,7 @@ def _write_files(text: TrainingText, tokenizers: Tokenizers, kept: KeptPairs, fi
                 files.files["corpora"].write(np.full(len(block.numbers), number, np.int64).tobytes())
                 for side, lines in zip(SIDES, block.texts, strict=False):
                     files.files[f"{side}.txt"].write(lines)
-                for side, found in zip(SIDES, block.characters, strict=True):
+                for side, found in zip(characters, block.characters, strict=False):
                     characters[side] |= found
                 too_long[number].add_dropped(block.counts)
                 done += size
@@ -540,12 +540,15 @@ def _block_sizes(pairs: int) -> list[int]:
 
 def known_characters(recipe: Recipe) -> dict[str, set[str]]:
     """Return the characters that a model sees in addition to those of its training text, by side: those that
-    `data.augmentation` adds, and those of the training text of the model in `training.start_from`."""
+    `data.augmentation` adds, and those of the training text of the model in `training.start_from`. If these are not
+    known, return {}: then no character is known to be new, either."""
     augmentation, start = recipe.data.augmentation, recipe.training.start_from
     added = [NOISE_CHARACTERS * (augmentation.noise > 0), "".join(TERM_MARKERS) * (augmentation.terms > 0),
              string.printable * (augmentation.tags + augmentation.placeholders > 0)]
     before = ("", "") if start is None else [
         stored_characters(bundle_metadata(resolve_model_path(recipe.directory / start)), side) for side in SIDES]
+    if start is not None and not any(before):
+        return {}
     return {side: set("".join([*added, known])) for side, known in zip(SIDES, before, strict=True)}
 
 

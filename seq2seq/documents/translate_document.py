@@ -13,6 +13,7 @@ from seq2seq.errors import CorpusError, UserError
 from seq2seq.formats.block import MAX_BYTES, NO_KEYS, KeyNames, naming, require_size
 from seq2seq.formats.placeholders import Placeholders
 from seq2seq.formats.registry import SUFFIXES, format_of, parse
+from seq2seq.languages import canonical
 from seq2seq.recipe import DecodingOptions, Languages, Recipe
 from seq2seq.storage.checkpoints import resolve_model_path, stored_recipe
 from seq2seq.tokenizers.source import Source
@@ -44,11 +45,11 @@ def translate_document(translator: Translator | TranslatorPool, document: Path |
     if format is None:
         raise UserError(f"the name of {path} does not tell its format. Give the format, or one of the endings "
                         f"{' '.join(SUFFIXES)}.")
-    languages = translator.languages
+    languages, named = translator.languages, languages_in_documents(translator.languages)
     kept = Placeholders(placeholders) if placeholders else translator.placeholders or Placeholders()
     terms = None if glossary is None else Glossary.read(glossary, *languages.pair)
     translator = translator.protecting(kept, terms)
-    divided = divide_document(data, format, str(path), languages, translator.reader.context, kept, keys)
+    divided = divide_document(data, format, str(path), named, translator.reader.context, kept, keys)
     sentences = [document_sentence(sentence, languages) for sentence in divided.sentences]
     n_best = translator.translate(sentences, tag=tag, progress=progress, **decoding)
     warnings, unseen = LineWarnings(str(path), "translations have faults"), UnseenCharacters(str(path))
@@ -57,10 +58,18 @@ def translate_document(translator: Translator | TranslatorPool, document: Path |
         if best.faults:
             warnings.warn(place, ", ".join(best.faults))
     with naming(str(path)):
-        joined = divided.join([best.text for best, *_ in n_best], languages.target, translator.align, warnings.warn)
+        joined = divided.join([best.text for best, *_ in n_best], named.target, translator.align, warnings.warn)
     warnings.finish()
     unseen.finish()
     return joined
+
+
+def languages_in_documents(languages: Languages, source: str | None = None, target: str | None = None) -> Languages:
+    """Return the languages with the codes by which documents name them, those of BCP 47, which contain no `_`. For a
+    model's own `deu_Latn`, the code is the one that the user gave, or else `de`."""
+    codes = [(given or canonical(code)) if code and "_" in code else code
+             for given, code in ((source, languages.source), (target, languages.target))]
+    return languages.model_copy(update={"source": codes[0], "target": codes[1]})
 
 
 def document_sentence(text: str, languages: Languages) -> Source:

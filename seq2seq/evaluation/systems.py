@@ -191,8 +191,7 @@ def _robustness(translator: Translator, test: TestSet, name: str) -> dict[str, f
     texts = [as_line(replace(source, tag="")) for source in sources]            # with their contexts, without tags
     scores = {}
     for slice, (lines, expected) in robustness_slices(texts, test.references, test.languages).items():
-        changed = [Source(line, language=source.language, tag=source.tag)
-                   for line, source in zip(lines, sources, strict=True)]
+        changed = [replace(source, text=line, context=None) for line, source in zip(lines, sources, strict=True)]
         translations = [best.text for best in _translate(translator, changed, name, f"{test.name}: {slice}")]
         scores[slice] = corpus_scores(translations, [expected], test.languages[1], ["bleu"])["bleu"].value
     return scores

@@ -134,7 +134,8 @@ def _read(folder: Path, name: str, source_language: str | None, target_language:
                  "cleaning": {"max_pieces": section.max_positions - 1}},
         "tokenizer": {"joint": tokenizers.joint},
         "model": section.model_dump(exclude_defaults=True) | {"type": section.type},
-        "decoding": _decoding(folder, config, section),
+        "decoding": _decoding(
+            folder, config, section, int(tokenizers.target.first_id(chosen.target or "") is not None)),
     }
     text = HEADER.format(name=_shown(name)) + write_yaml(recipe)
     parse_recipe(text, folder / RECIPE, alone=True)
@@ -204,11 +205,13 @@ def _directions(vocabulary: Vocabulary, tokenizer_config: Mapping[str, Any], req
                           f"{', '.join(sorted(targets_of(directions)))}.") from None
 
 
-def _decoding(folder: Path, config: Mapping[str, Any], section: ModelSection) -> dict[str, Any]:
+def _decoding(folder: Path, config: Mapping[str, Any], section: ModelSection, given: int) -> dict[str, Any]:
     """Return the `decoding` section with the values of generation_config.json or, for missing keys, of config.json.
 
     `early_stopping` is not imported, because the search of this package always stops when beam_size hypotheses have
     finished, as with `early_stopping=True`.
+
+    given: number of tokens with which each target begins, which transformers counts in its lengths.
     """
     settings = {**config, **{key: value for key, value in read_object(folder / GENERATION, missing={}).items()
                              if value is not None}}
@@ -217,9 +220,9 @@ def _decoding(folder: Path, config: Mapping[str, Any], section: ModelSection) ->
             raise FormatError(f"{GENERATION} or {CONFIG} has {key}: {json.dumps(settings[key])}, which is not a "
                               "number.")
     # In transformers, max_length includes <s> and </s>, and max_new_tokens includes </s>.
-    max_length = max(1, min(settings.get("max_length") or section.max_positions, section.max_positions) - 2)
+    max_length = max(1, min(settings.get("max_length") or section.max_positions, section.max_positions) - 2 - given)
     if settings.get("max_new_tokens"):
-        max_length = max(1, min(settings["max_new_tokens"], section.max_positions) - 1)
+        max_length = max(1, min(settings["max_new_tokens"], section.max_positions) - 1 - given)
     penalty = settings.get("length_penalty")
     return {"beam_size": settings.get("num_beams") or 1, "length_penalty": 1.0 if penalty is None else float(penalty),
             "max_length": max_length, "max_length_offset": max_length,

@@ -10,8 +10,8 @@ from torch import nn
 
 from seq2seq.errors import RecipeError
 
-EMBEDDINGS = re.compile(r"(\w+\.)*(\w*embedding|output_weight|(\w+_)?positions)")
-"""Pattern of the names of embeddings, learned positions, and the matrix of the output layer."""
+EMBEDDINGS = re.compile(r"(\w+\.)*(\w*embedding(_norm\.\w+)?|output_weight|(\w+_)?positions)")
+"""Pattern of the names of embeddings, their norms, learned positions, and the matrix of the output layer."""
 
 
 def freeze(model: nn.Module, parts: Sequence[str]) -> None:

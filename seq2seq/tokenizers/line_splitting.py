@@ -37,6 +37,8 @@ LOOK_BACK = 40
 
 Span = tuple[int, int]
 """Character offsets in a line, (begin, end)."""
+OUTSIDE = (-1, -1)
+"""Span of a piece that is not in the line: a language token that the vocabulary adds."""
 
 
 def word_spans(text: str, language: str) -> list[Span]:

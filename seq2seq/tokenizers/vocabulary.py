@@ -16,6 +16,7 @@ from seq2seq.errors import TokenizerError
 from seq2seq.languages import is_same_language, same_code
 from seq2seq.tokenizers.canonical_text import canonical, canonical_origins
 from seq2seq.tokenizers.context import as_text
+from seq2seq.tokenizers.line_splitting import OUTSIDE
 from seq2seq.tokenizers.source import Source
 
 UNKNOWN_ID = 0
@@ -162,15 +163,15 @@ class Vocabulary(ABC):
     def spans(self, lines: Sequence[str | Source]) -> list[list[tuple[int, int]]]:
         """Return, for each piece that `encode` returns, the span (begin, end) of its characters in the line.
 
-        Three kinds of pieces have an empty span: a piece that is only the space which sentencepiece adds to a line, all
-        byte pieces of a character except the last one, and the language token, which is not in the line.
+        Two kinds of pieces have an empty span: a piece that is only the space which sentencepiece adds to a line, and
+        all byte pieces of a character except the last one. The language token, which is not in the line, has OUTSIDE.
         """
         tokens, texts = self._split(lines)
         found = []
         for line, token, spans in zip(lines, tokens, self._spans(texts), strict=True):
             if token and not self.begins_with_own_language:                     # the text begins with a space
                 spans = [(max(0, begin - 1), max(0, end - 1)) for begin, end in spans]
-            found.append([(0, 0)] * len(token) + self._spans_in(as_line(line), spans))
+            found.append([OUTSIDE] * len(token) + self._spans_in(as_line(line), spans))
         return found
 
     def _spans_in(self, line: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:

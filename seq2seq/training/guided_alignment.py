@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -31,11 +32,12 @@ from seq2seq.files import parse_json
 from seq2seq.model import Model
 from seq2seq.model.attention import CrossAttention
 from seq2seq.model.packing import Sentences, unpack
-from seq2seq.recipe import TrainingSection
+from seq2seq.recipe import Recipe
 from seq2seq.storage.atomic import delete, replace_file
 from seq2seq.storage.directories import crc32_of
 from seq2seq.storage.growing_files import GrowingFiles
 from seq2seq.tokenizers.line_splitting import alignment_units
+from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import Tokenizers
 
 DIRECTORY, FILES = "alignment", ("links", "offsets")
@@ -45,6 +47,7 @@ CHECKSUMS = "alignment.json"
 MIN_WEIGHT = 0.05
 """Links with a smaller weight are left out."""
 BLOCK_PAIRS = 2048
+NO_LANGUAGES = Source("")
 
 
 class AlignmentLabels:
@@ -58,11 +61,13 @@ class AlignmentLabels:
         self.corpus, self.links, self.offsets = corpus, links, offsets
 
     @staticmethod
-    def load_or_make(prepared: Prepared, tokenizers: Tokenizers, processes: int | None = None) -> AlignmentLabels:
+    def load_or_make(prepared: Prepared, tokenizers: Tokenizers, processes: int | None = None,
+                     languages: Source = NO_LANGUAGES) -> AlignmentLabels:
         """Return the labels of a prepared text. The first call computes them and stores them beside the text. Damaged
         labels are computed again. An interrupted call is continued.
 
-        processes: number of processes; None: one for each core. The labels do not depend on it.
+        processes: number of processes; None: one for each core. The labels do not depend on it. languages: source with
+        the languages of all pairs, see `languages_of_pairs`.
         """
         directory, checksums = prepared.directory / DIRECTORY, prepared.directory / CHECKSUMS
         paths, intact = [directory / name for name in FILES], False
@@ -72,7 +77,7 @@ class AlignmentLabels:
             if checksums.exists():                                              # damaged; else not finished
                 delete(directory)
             with GrowingFiles(directory, FILES) as files, BlockProcesses(processes) as pool:
-                _make(prepared, tokenizers, files, pool)
+                _make(prepared, tokenizers, languages, files, pool)
             replace_file(checksums, json.dumps({path.name: crc32_of(path) for path in paths}).encode())
         links = np.memmap(paths[0], np.float32, "r").reshape(-1, 3) if paths[0].stat().st_size else np.zeros((0, 3))
         return AlignmentLabels(prepared.corpus, links, np.memmap(paths[1], np.int64, "r"))
@@ -107,7 +112,14 @@ def _texts(directory: Path) -> Iterator[tuple[str, str]]:
             yield pair[0].removesuffix("\n"), pair[1].removesuffix("\n")
 
 
-def _make(prepared: Prepared, tokenizers: Tokenizers, files: GrowingFiles, processes: BlockProcesses) -> None:
+def languages_of_pairs(recipe: Recipe) -> Source:
+    """Return a source without text, with the languages of the pairs. Guided alignment trains one direction only."""
+    corpus = recipe.data.train[0]
+    return Source("", language=recipe.language_of(corpus), source_language=recipe.languages_of(corpus).source or "")
+
+
+def _make(prepared: Prepared, tokenizers: Tokenizers, languages: Source, files: GrowingFiles,
+          processes: BlockProcesses) -> None:
     """Write the links of all pairs and their offsets; see `AlignmentLabels`. State of the files: `pairs`, number of
     pairs whose links are written; `links`, number of links."""
     done, end, total = files.state.get("pairs", 0), files.state.get("links", 0), len(prepared.corpus)
@@ -119,7 +131,7 @@ def _make(prepared: Prepared, tokenizers: Tokenizers, files: GrowingFiles, proce
         files.files["offsets"].write(np.zeros(1, np.int64).tobytes())
     unlinked = blocks(islice(_texts(prepared.directory), done, None), BLOCK_PAIRS)
     with console.progress("alignment labels", total, done, unit="pairs") as advance:
-        for links, counts in processes.map(partial(_links_of_block, aligner, tokenizers), unlinked):
+        for links, counts in processes.map(partial(_links_of_block, aligner, tokenizers, languages), unlinked):
             files.files["links"].write(links.tobytes())
             files.files["offsets"].write((end + np.cumsum(counts)).tobytes())
             done, end = done + len(counts), end + len(links)
@@ -134,13 +146,14 @@ def _words(source: str, target: str) -> tuple[list[str], list[str]]:
             [target[begin:end] for begin, end in alignment_units(target)])
 
 
-def _links_of_block(aligner: WordAligner, tokenizers: Tokenizers, block: list[tuple[str, str]]
+def _links_of_block(aligner: WordAligner, tokenizers: Tokenizers, languages: Source, block: list[tuple[str, str]]
                     ) -> tuple[np.ndarray, np.ndarray]:
     """Return the links of a block of pairs, (links, 3) float32, and the number of links of each pair, (pairs,)."""
     links = []
     texts = [list(side) for side in zip(*block, strict=True)]
-    spans = [tokenizer.spans(lines) for tokenizer, lines in
-             zip((tokenizers.source, tokenizers.target), texts, strict=True)]
+    sources = [replace(languages, text=text) for text in texts[0]]
+    targets = tokenizers.target.target_lines(texts[1], sources)
+    spans = [tokenizers.source.spans(sources), tokenizers.target.spans(targets)]
     for source, target, source_pieces, target_pieces in zip(*texts, *spans, strict=True):
         weights = aligner.weights(*_words(source, target))
         links.append(piece_links(weights, piece_word_overlap(source_pieces, alignment_units(source)),
@@ -182,14 +195,15 @@ class GuidedAlignment:
         self._inputs: list[tuple[CrossAttention, tuple[Any, ...]]] = []
 
     @staticmethod
-    def for_training(prepared: Prepared, tokenizers: Tokenizers, section: TrainingSection,
+    def for_training(prepared: Prepared, tokenizers: Tokenizers, recipe: Recipe,
                      main_rank_first: Callable[..., AlignmentLabels]) -> GuidedAlignment | None:
         """Return the loss with the labels of a prepared text; None if its weight is 0. main_rank_first: function that
         calls its first argument on the main rank, then on the others (`ProcessGroup.main_rank_first`)."""
-        weight = section.guided_alignment
+        weight = recipe.training.guided_alignment
         if not weight:
             return None
-        load = partial(AlignmentLabels.load_or_make, prepared, tokenizers, section.threads)
+        load = partial(AlignmentLabels.load_or_make, prepared, tokenizers, recipe.training.threads,
+                       languages_of_pairs(recipe))
         return GuidedAlignment(main_rank_first(load), weight)
 
     @contextmanager

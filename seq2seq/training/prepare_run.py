@@ -10,7 +10,7 @@ from seq2seq.data.resampled_epochs import ResampledEpochs
 from seq2seq.devices import configure_process
 from seq2seq.recipe import Recipe
 from seq2seq.training.distributed import SINGLE_PROCESS
-from seq2seq.training.guided_alignment import AlignmentLabels
+from seq2seq.training.guided_alignment import AlignmentLabels, languages_of_pairs
 from seq2seq.training.run import open_run
 from seq2seq.training.synthetic_text import training_text
 from seq2seq.training.validation import require_held_out
@@ -33,7 +33,7 @@ def prepare_run(recipe: Recipe, run: str | Path) -> Prepared:
         tokenizers = train_or_load_tokenizers(text, run / "tokenizer")
         prepared = prepare(text, tokenizers, run / PREPARED, recipe.training.threads)
         if recipe.training.guided_alignment:
-            AlignmentLabels.load_or_make(prepared, tokenizers, recipe.training.threads)
+            AlignmentLabels.load_or_make(prepared, tokenizers, recipe.training.threads, languages_of_pairs(recipe))
         if recipe.resamples_epochs:
             ResampledEpochs(prepared, tokenizers, text, processes=recipe.training.threads, ahead=False).corpus(0)
         return prepared

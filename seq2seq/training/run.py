@@ -274,7 +274,7 @@ def start_training(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCE
     if section.consistency and type(model).loss is not Model.loss:
         raise RecipeError(f"training.consistency: a model of type {recipe.model.type} has a loss of its own, and the "
                           "two passes are compared by the usual one. Remove the key.")
-    guided = GuidedAlignment.for_training(prepared, tokenizers, section, group.main_rank_first)
+    guided = GuidedAlignment.for_training(prepared, tokenizers, recipe, group.main_rank_first)
     step = TrainingStep(model, section, dtype, seed=recipe.seed, max_length=max_length, shape=shape, guided=guided,
                         cutoff=TokenCutoff(*sizes, tuple(tokenizers.source.languages.values())), group=group)
     state, checkpoint = TrainState(), newest_checkpoint(run) if group.is_main else None

@@ -83,7 +83,7 @@ class Validation:
                                   for side in (tokenizers.source, tokenizers.target))
         texts = [source for source, _ in self.pairs]
         sources = encode(shortened(texts, encode, recipe.data.cleaning.max_pieces) if recipe.data.context else texts)
-        targets = encode_targets([target for _, target in self.pairs])
+        targets = encode_targets(tokenizers.target.target_lines([target for _, target in self.pairs], texts))
         # Lines that are too long for the model can be translated in parts, but the loss needs whole pairs.
         max_length = recipe.model.max_positions - 1
         text = [number for number, pair in enumerate(self.pairs) if is_text(pair, recipe.task.has_source)]

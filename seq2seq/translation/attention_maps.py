@@ -12,7 +12,7 @@ from seq2seq.data.alignment_links import KINDS, Kind
 from seq2seq.data.batching import EncodedCorpus, EncodedSide
 from seq2seq.data.epoch_plan import batches_in_order
 from seq2seq.errors import UserError
-from seq2seq.tokenizers.line_splitting import Span
+from seq2seq.tokenizers.line_splitting import OUTSIDE, Span
 from seq2seq.tokenizers.source import Source, as_source
 from seq2seq.tokenizers.vocabulary import as_line
 from seq2seq.translation.line_search import LineSearch
@@ -66,9 +66,10 @@ def compute_pair_attention(translator: LineSearch, pairs: Sequence[tuple[str | S
     ids = [tokenizers[0].encode(sources), tokenizers[1].encode(targets)]
     spans = [tokenizers[0].spans(sources), tokenizers[1].spans(targets)]
     for index, (line, source) in enumerate(zip(sides[0], sources, strict=True)):
-        # The spans of a language token or an empty context that the translator adds are empty.
+        # The span of an empty context that the translator adds is empty.
         added = len(as_line(source)) - len(line)
-        shifted = [(max(0, begin - added), max(0, end - added)) for begin, end in spans[0][index]]
+        shifted = [(begin, end) if (begin, end) == OUTSIDE else (max(0, begin - added), max(0, end - added))
+                   for begin, end in spans[0][index]]
         if added < 0:                                                           # the line begins with the token
             shifted[0] = (0, len(line[:-added].rstrip()))
         spans[0][index] = shifted

@@ -76,7 +76,7 @@ def pair_scores(translator: LineSearch, pairs: Sequence[Pair], progress: ReportP
         sums = [loss[given[index]:].sum().item() for index, loss in zip(
             indices, losses.split(batch.target_offsets.diff().tolist()), strict=True)]
         for index, loss, tokens in zip(indices, sums, corpus.target.lengths_of(indices).tolist(), strict=True):
-            scores[index] = PairScore(-loss, tokens)
+            scores[index] = PairScore(-loss, tokens - given[index])
         if progress:
             progress(len(indices))
     return scores

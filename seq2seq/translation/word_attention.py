@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 
 from seq2seq.data.alignment_links import AlignmentSettings, piece_word_overlap, word_weights
-from seq2seq.tokenizers.language_token import LANGUAGE_TOKEN
 from seq2seq.tokenizers.line_splitting import Span, alignment_units
 from seq2seq.tokenizers.source import Source
 from seq2seq.translation.attention_maps import PairAttention, compute_pair_attention, maps_of_kind, select_map
@@ -46,14 +45,9 @@ def one_layer(translator: LineSearch, aligner: AlignmentSettings) -> tuple[int |
 
 def attention_between(pair: PairAttention, aligner: AlignmentSettings, source_words: Sequence[Span],
                       target_words: Sequence[Span]) -> np.ndarray:
-    """Return the attention between words, (target words, source words + 1). The last column is the attention to
-    `</s>`, and to a language token that is not in the text.
-    """
+    """Return the attention between words, (target words, source words + 1). See `word_weights`."""
     maps = maps_of_kind(pair, "cross")
     selected = select_map(maps, "cross", len(maps) if aligner.layer is None else aligner.layer, aligner.head)
     piece_weights = selected[1:] if aligner.step == "reads" else selected[:-1]
-    overlap = piece_word_overlap(pair.source.spans, source_words)
-    if pair.source.pieces and LANGUAGE_TOKEN.fullmatch(pair.source.pieces[0]) and pair.source.spans[0] == (0, 0):
-        outside = piece_weights[:, -1:] + piece_weights[:, :1]
-        piece_weights, overlap = np.concatenate((piece_weights[:, 1:-1], outside), axis=1), overlap[1:]
-    return word_weights(piece_weights, overlap, piece_word_overlap(pair.target.spans, target_words))
+    return word_weights(piece_weights, piece_word_overlap(pair.source.spans, source_words),
+                        piece_word_overlap(pair.target.spans, target_words))

@@ -11,6 +11,7 @@ from seq2seq.alignment.align import link_words
 from seq2seq.alignment.shown_maps import AttentionMapSelection
 from seq2seq.data.alignment_links import AlignmentSettings
 from seq2seq.errors import CheckpointError, UserError
+from seq2seq.tokenizers.line_splitting import OUTSIDE
 from seq2seq.translation.attention_maps import PairAttention, TokenizedLine
 from seq2seq.translation.word_attention import one_layer
 
@@ -46,7 +47,7 @@ def test_words_are_aligned_by_layer_head_step_and_rule(pair, aligner, links):
 
 def test_attention_to_an_added_language_token_is_attention_to_no_word(pair):
     """The token takes nearly all attention of the first target word, and little of the second."""
-    tagged = TokenizedLine("ab c", [">>en<<", "▁a", "b", "▁c"], [(0, 0), *pair.source.spans])
+    tagged = TokenizedLine("ab c", [">>en<<", "▁a", "b", "▁c"], [OUTSIDE, *pair.source.spans])
     token, words = np.array([0.8, 0.1, 0.1])[:, None], pair.maps["cross"][0, 0]
     maps = np.concatenate((token, words * (1 - token)), axis=1)[None, None]
     alignment = link_words(PairAttention(tagged, pair.target, {"cross": maps}), AlignmentSettings(), ("de", "en"))

@@ -11,7 +11,7 @@ from seq2seq.data.alignment_links import (
     piece_word_overlap,
     word_weights,
 )
-from seq2seq.tokenizers.line_splitting import word_spans
+from seq2seq.tokenizers.line_splitting import OUTSIDE, word_spans
 
 
 def reference(sure, possible=()):
@@ -82,6 +82,14 @@ def test_word_weights_are_summed_over_source_pieces_and_averaged_over_target_pie
     of_target = np.array([[1, 0], [1, 0], [0, 1]], bool)
     expected = [[(0.75 + 0.5) / 2, (0.125 + 0.25) / 2, (0.125 + 0.25) / 2], [0.25, 0.5, 0.25]]
     np.testing.assert_allclose(word_weights(weights, of_source, of_target), expected)
+
+
+def test_pieces_outside_of_the_line_count_as_the_end_of_the_source_and_not_in_a_mean_of_the_target():
+    spans = [OUTSIDE, OUTSIDE, (0, 0), (0, 2)]                                  # a language token of two pieces
+    of_source, of_target = piece_word_overlap(spans, [(0, 2)]), piece_word_overlap([OUTSIDE, (0, 2)], [(0, 2)])
+    assert of_source.ravel().tolist() == [False, False, True, True]
+    weights = np.array([[1, 0, 0, 0, 0], [0.125, 0.25, 0.25, 0.25, 0.125]])
+    np.testing.assert_allclose(word_weights(weights, of_source, of_target), [[0.5, 0.5]])
 
 
 # Attention of three target words (rows) to two source words and `</s>` (columns).

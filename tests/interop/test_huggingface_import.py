@@ -13,6 +13,7 @@ from seq2seq.inference.load_model import as_tensors
 from seq2seq.interop.huggingface_files import local_folder, read_weights
 from seq2seq.interop.huggingface_import import import_model
 from seq2seq.storage.checkpoints import load_bundle
+from seq2seq.tokenizers.line_splitting import OUTSIDE
 from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID
@@ -141,7 +142,7 @@ def test_a_language_token_is_one_piece(multilingual):
     expected = tokenizer_of(multilingual / "theirs")(">>fra<< ein Hund")["input_ids"]
     (ids,), (spans,) = source.encode([line]), source.spans([line])
     assert source.pieces(ids)[0] == ">>fra<<" and len(ids) == len(expected) - 1
-    assert spans[0] == (0, 0) and len(spans) == len(ids)
+    assert spans[0] == OUTSIDE and len(spans) == len(ids)
     for text in (">>fra<< ein Hund", ">>deu<< ein Hund"):
         assert not set(source.languages.values()) & set(source.encode([text])[0])
 

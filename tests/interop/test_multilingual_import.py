@@ -10,17 +10,22 @@ import torch
 from seq2seq.cli import main
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.data.corpus import read_pairs
-from seq2seq.data.preparation import encoded_blocks
+from seq2seq.data.preparation import encoded_blocks, known_characters
+from seq2seq.documents.translate_document import translate_document
 from seq2seq.errors import FormatError
 from seq2seq.inference.load_model import build, read_stored_model
 from seq2seq.interop.huggingface_export import export_model
 from seq2seq.interop.huggingface_import import import_model
 from seq2seq.interop.huggingface_weights import architecture_of, weights_from_huggingface
+from seq2seq.model.freezing import freeze
 from seq2seq.recipe import parse_recipe
 from seq2seq.recipe.directions import language_token
 from seq2seq.storage.checkpoints import stored_recipe
+from seq2seq.tokenizers.line_splitting import OUTSIDE
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID
+from seq2seq.training.guided_alignment import _links_of_block
+from seq2seq.training.validation import Validation
 from seq2seq.translation.scoring import pair_scores
 from seq2seq.translation.translator import Translator
 from tests.fairseq_models import LINES, make, mixed_lines
@@ -185,8 +190,8 @@ def test_spans_are_the_character_offsets_of_the_pieces(models):
     source = models[3].tokenizers.source
     for line in map(models[3].source, LINES[:8]):
         pieces, spans = source.pieces(source.encode([line])[0]), source.spans([line])[0]
-        assert spans[0] == (0, 0) and len(pieces) == len(spans)
-        assert "".join(line.text[begin:end] for begin, end in spans).replace(" ", "") == line.text.replace(" ", "")
+        assert spans[0] == OUTSIDE and len(pieces) == len(spans)
+        assert "".join(line.text[begin:end] for begin, end in spans[1:]).replace(" ", "") == line.text.replace(" ", "")
 
 
 @torch.no_grad()
@@ -199,7 +204,8 @@ def test_scores_are_those_of_transformers_without_the_token_of_the_language(mode
     expected = logits.log_softmax(-1).gather(2, labels[:, :, None]).flatten()[1:].sum()
     score, = pair_scores(ours, [(LINES[3], LINES[0])])
     assert score.log_probability == pytest.approx(expected.item(), abs=1e-3)
-    assert score.tokens == labels.numel()
+    assert ours.decoding.max_length == 31 - 3                                   # two `</s>`, the token of the language
+    assert score.tokens == labels.numel() - 1                                   # without the given token
 
 
 def test_a_prefix_follows_the_token_of_the_language(models):
@@ -241,6 +247,50 @@ data: {{train: [{files}], valid: {files}}}
     expected = encoded_by(tokenizer, LINES[:5], (source, target), text_target=LINES[3:8])
     for found, side in zip(block.ids, ("input_ids", "labels"), strict=True):
         assert order[found].tolist() == [index for ids in expected[side] for index in ids]
+    measured = Validation(recipe, ours.tokenizers).corpus                       # its loss is that of the same text
+    for found, side in zip(block.ids, (measured.source, measured.target), strict=True):
+        assert side.ids[:].tolist() == found.tolist()
+
+
+def test_labels_of_guided_alignment_belong_to_the_pieces_behind_the_tokens_of_the_languages(models):
+    tokenizers, languages = models[3].tokenizers, models[3].languages
+
+    class Aligner:
+        def weights(self, source, target):
+            return np.eye(len(source))
+
+    line = Source(LINES[0], language=languages.target, source_language=languages.source)
+    links, counts = _links_of_block(Aligner(), tokenizers, line, [(line.text, line.text)])
+    (ids,), number = tokenizers.source.encode([line]), len(links)
+    linked = {(int(target), int(source)) for target, source, _ in links}
+    assert {source for target, source in linked if target == 0} == {len(ids)}   # the token is no word: `</s>`
+    assert {(piece, piece) for piece in range(1, len(ids))} < linked            # the same text, piece by piece
+    assert all(source for _, source in linked) and counts.tolist() == [number]
+
+
+def test_documents_get_codes_of_bcp_47_instead_of_those_of_the_model(models, tmp_path):
+    (tmp_path / "page.html").write_text('<html lang="en"><p>the dog</p></html>')
+    found = translate_document(models[3], tmp_path / "page.html").decode()
+    assert 'lang="de' in found and "_" not in found.split(">")[0]
+
+
+def test_the_characters_of_unknown_training_text_stay_unknown(models, tmp_path):
+    text = f"""
+name: small
+languages: {{source: {models[3].languages.source}, target: {models[3].languages.target}}}
+data: {{train: [{{source: t.x, target: t.y}}], valid: {{source: t.x, target: t.y}},
+  cleaning: {{max_pieces: 99}}}}
+"""
+    started = f"{text}training: {{start_from: {models[2] / 'ours'}}}"
+    for recipe, known in ((text, {"source": set(), "target": set()}), (started, {})):
+        assert known_characters(parse_recipe(recipe, tmp_path / "recipe.yaml")) == known
+
+
+def test_embeddings_are_frozen_with_their_norms(models):
+    model = build(read_stored_model(models[2] / "ours"))
+    freeze(model, ["embeddings", "encoder"])
+    trained = [name for name, weight in model.named_parameters() if weight.requires_grad]
+    assert trained and all(name.startswith(("decoder", "output_bias")) for name in trained)
 
 
 # Back to transformers

@@ -6,6 +6,7 @@ from seq2seq.errors import OptionError
 from seq2seq.recipe import Languages
 from seq2seq.recipe.tokenizer_section import TokenizerSection
 from seq2seq.tokenizers.language_token import Directions, split_language_token
+from seq2seq.tokenizers.line_splitting import OUTSIDE
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import Tokenizers, train_tokenizers
 from seq2seq.tokenizers.vocabulary import as_line
@@ -75,8 +76,8 @@ def test_no_text_yields_the_id_of_a_language_token(section):
     assert vocabulary.encode(with_language) == [
         [vocabulary.languages["la"], *ids] for ids in vocabulary._encode([f" {text}" for text in texts], 1)]
     for text, spans in zip(texts, vocabulary.spans(with_language), strict=True):
-        assert spans[0] == (0, 0)
-        assert "".join(text[begin:end] for begin, end in spans).replace(" ", "") == text.replace(" ", "")
+        assert spans[0] == OUTSIDE
+        assert "".join(text[begin:end] for begin, end in spans[1:]).replace(" ", "") == text.replace(" ", "")
     assert vocabulary.encode([Source("one", language="xh")]) == vocabulary.encode(["one"])
     assert tokens <= set(vocabulary.never_generated_ids)
     assert vocabulary.decode([[vocabulary.languages["la"], *vocabulary.encode(["one"])[0]]]) == ["one"]

@@ -20,6 +20,7 @@ from seq2seq.interop.huggingface_import import import_model
 from seq2seq.recipe import load_recipe
 from seq2seq.serve.models import Models
 from seq2seq.storage.checkpoints import best_bundle
+from seq2seq.tokenizers.line_splitting import OUTSIDE
 from seq2seq.tokenizers.source import Source
 from seq2seq.training.run import start_training, train
 from seq2seq.training.synthetic_text import training_text
@@ -143,7 +144,7 @@ def test_an_added_token_has_empty_spans(folder):
     (_, written), = compute_pair_attention(translator, [(f">>la<< {line}", "oneus")])
     assert (pair.source.text, written.source.text) == (line, f">>la<< {line}")
     assert pair.source.pieces == written.source.pieces and pair.source.pieces[0] == ">>la<<"
-    assert pair.source.spans[0] == (0, 0) and written.source.spans[0] == (0, 6)
+    assert pair.source.spans[0] == OUTSIDE and written.source.spans[0] == (0, 6)
     for side in (pair.source, written.source):
         assert all(0 <= begin <= end <= len(side.text) for begin, end in side.spans)
         found = "".join(side.text[begin:end] for begin, end in side.spans)
