@@ -81,6 +81,7 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False, translates: 
     for reader in held_out_readers:
         if not reader.report.error:
             reader.report.in_train = held_out.shared(reader.report.role)
+    report.warnings += held_out.in_two_sets()
     characters = {side: set[str]().union(*(reader.alphabet[side] for reader in train_readers))
                   for side in recipe.data.valid[0].sides}
     known = dict.fromkeys(SIDES, set[str]())

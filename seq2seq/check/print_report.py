@@ -73,7 +73,7 @@ def show_report(report: Report) -> None:
         print_table("Pairs that each data.cleaning limit would drop alone", ["corpus", "key", "limit: pairs"], limits,
                     left=3)
     for corpus in read:
-        if corpus.judgement and corpus.judgement.misaligned is None:
+        if corpus.judgement and corpus.judgement.misaligned is None and not corpus.judgement.unrelated:
             print_text(f"{corpus.role} {corpus.label}: alignment was not checked. The check needs some 500 lines of "
                        "training text, whose pairs must score higher than random pairs.", console=out)
     for corpus in read:

@@ -72,7 +72,8 @@ class PairReport:
     """Misaligned pairs and wrong languages in a corpus. pairs: number of pairs that were checked. In a training corpus,
     these are pairs that cleaning keeps.
 
-    misaligned: estimated share of misaligned pairs; None if alignment was not checked. suspects: pairs that are
+    misaligned: estimated share of misaligned pairs; None if alignment was not checked. unrelated: True if it was not,
+    because the pairs of the training text score hardly higher than random pairs. suspects: pairs that are
     probably not translations. slip: run of lines in which one side is shifted; None if there is none. wrong_side: for
     each side, lines that look like the language of the other side. recognised: number of pairs whose languages
     lingua identified. wrong_language: for each side, lines whose language, according to lingua, is not the recipe's.
@@ -83,6 +84,7 @@ class PairReport:
 
     pairs: int = 0
     misaligned: float | None = None
+    unrelated: bool = False
     suspects: Finding = field(default_factory=Finding)
     slip: LineShift | None = None
     wrong_side: dict[str, Finding] = field(default_factory=dict)

@@ -258,6 +258,10 @@ def _add_pair_warnings(corpus: CorpusReport, cleaning: Cleaning, warnings: list[
         warnings.append(f"{name}: from line {shift.first:,} to line {shift.last:,}, each source fits the target one "
                         f"line {'later' if shift.by > 0 else 'earlier'}: one side is shifted. Look for an extra or a "
                         f"missing line near line {shift.first:,}.")
+    if report.unrelated and corpus.role == "train":
+        warnings.append(f"{name}: the pairs fit hardly better than random lines of both sides. Many of them, or all, "
+                        "do not seem to be translations of each other. Check that line n of one side is the "
+                        "translation of line n of the other.")
     maximum = MAX_MISALIGNED_SHARE if corpus.role == "train" else MAX_MISALIGNED_SHARE_HELD_OUT
     if report.misaligned is not None and report.misaligned > maximum and report.suspects.count > 2:
         warnings.append(f"{name}: {report.suspects} of {report.pairs:,} pairs do not look like translations of each "

@@ -8,6 +8,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,18 @@ class HeldOutText:
                         shared.examples.append(f"line {number} at {self._found[unit]}")
         return result
 
+    def in_two_sets(self) -> Iterator[str]:
+        """Yield a warning about each test set of which many pairs are in a validation set."""
+        units = {key: [unit for _, texts in lines
+                       for unit in list(_units(languages, list(map(comparable, texts))).values())[-1:]]
+                 for key, (languages, lines) in self._sets.items()}
+        for test, valid in product(units, units):
+            if test.startswith("test") and valid.startswith("valid"):
+                shared = sum(map(set(units[valid]).__contains__, units[test]))
+                if shared > MAX_SHARE * len(units[test]):
+                    yield (f"{test}: {shared:,} of {len(units[test]):,} pairs are also in {valid}, by which the best "
+                           "model is chosen, so that scores on this set are too high. Give another test set.")
+
 
 def overlap_warning(key: str, found: Mapping[str, Shared]) -> str:
     """Return a warning about a validation or test set; "" if few of its lines were found. found: see `shared`."""
@@ -162,7 +175,7 @@ def warn_about_overlap(recipe: Recipe, corpora: Sequence[Corpus], directory: Pat
     directory: the result is stored there, and used again until a text changes.
     """
     specs = [*recipe.data.held_out().items(), *(("train", spec) for spec in corpora)]
-    key = digest({"comparable": 2, "texts": [[key, spec.model_dump(), recipe.languages_of(spec).codes,
+    key = digest({"comparable": 3, "texts": [[key, spec.model_dump(), recipe.languages_of(spec).codes,
                              text_checksums(spec, recipe.data_directory) if spec.paths else []]
                             for key, spec in specs]})
     stored: dict[str, Any] = {}
@@ -191,6 +204,7 @@ def _messages(recipe: Recipe, corpora: Sequence[Corpus]) -> Iterator[tuple[str, 
                     read_pairs(recipe, spec, context=0))):
                 text.add_found(found, exact)
                 advance(pairs)
+    yield from ((warning, True) for warning in text.in_two_sets())
     for key in recipe.data.held_out():
         shared = text.shared(key)
         if warning := overlap_warning(key, shared):

@@ -169,6 +169,22 @@ def test_an_empty_validation_set_beside_a_large_corpus_is_an_error_not_a_crash(d
     assert report.corpora[0].judgement and any("valid" in error for error in report.errors)
 
 
+@pytest.mark.parametrize("first", [0, PAIRS // 4, PAIRS // 2, PAIRS])
+def test_sides_that_have_nothing_to_do_with_each_other_are_warned_of(directory, first):
+    sources, targets = (list(side) for side in zip(*corpus(), strict=True))
+    shuffled = targets[first:]
+    random.Random(1).shuffle(shuffled)
+    judgement, report = judged(list(zip(sources, targets[:first] + shuffled, strict=True)))
+    assert judgement.unrelated == (first < PAIRS // 2)                          # the others are counted
+    found = [warning for warning in report.warnings if re.search("hardly better than random|look like transl", warning)]
+    assert len(found) == (first < PAIRS)
+
+
+def test_a_list_of_different_words_is_not_called_unrelated(directory):
+    words = [f"{number:b}".translate({48: "ba", 49: "ko"}) for number in range(1500, 1500 + 2 * PAIRS)]
+    assert not judged(list(zip(words[::2], words[1::2], strict=True)))[0].unrelated
+
+
 def test_too_little_text_is_not_judged(directory):
     judgement, report = judged(corpus(23))
     assert judgement.pairs == 0 and judgement.misaligned is None

@@ -105,6 +105,21 @@ def test_a_few_sentences_that_every_corpus_has_are_counted_without_a_warning(tmp
     assert overlap_warning("valid", {}) == ""
 
 
+def test_a_test_set_with_sentences_of_the_validation_set_is_warned_of(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)                                                 # the paths of --set
+    sentences = [(f"Satz {number}", f"sentence {number}") for number in range(200)]
+    recipe_of(tmp_path, sentences, [("Ja.", "Yes.")])
+    for name, first in (("same", 150), ("other", 199)):
+        pairs = [(f"{source.upper()}!", target) for source, target in [*sentences[first:], *[("Ja", "Yes")] * 50]]
+        for side, code in enumerate(("de", "en")):
+            (tmp_path / f"{name}.{code}").write_text("".join(f"{pair[side]}\n" for pair in pairs))
+    recipe = load_recipe(tmp_path / "recipe.yaml", ["data.test={same: {source: same.de, target: same.en}, "
+                                                    "other: {source: train.de, target: train.en}}"])
+    warn_about_overlap(recipe, [], tmp_path / "prepared")
+    told = capsys.readouterr().err
+    assert "test.same: 50 of 100 pairs are also in valid, by which" in told and "test.other" not in told
+
+
 def test_a_training_warns_at_its_start_and_not_when_it_resumes(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)                                                 # the paths of --set
     write_corpus(tmp_path)
