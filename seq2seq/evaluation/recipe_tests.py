@@ -139,6 +139,7 @@ def read_translations(path: Path, tests: Sequence[TestSet]) -> list[str]:
                           "--reference.")
     lines = read_texts(path)
     require_as_many_lines([str(path), tests[0].name], len(lines), len(tests[0].references))
+    warn_about_lines(str(path), lines, [lines, *tests[0].streams])
     return lines
 
 

@@ -115,13 +115,6 @@ def score_files(
     """Return the `corpus_scores` of translations in a text file, which may be compressed."""
     paths = [Path(hypothesis_path), *map(Path, reference_paths)]
     hypotheses, *references = [read_texts(path) for path in paths]
-    if sum(map(is_split_into_subwords, hypotheses)) > MAX_TOKENIZED_SHARE * len(hypotheses):
-        console.warn(f"{hypothesis_path} contains marks of subwords, such as @@ or ▁, so its scores are those of "
-                     f"subwords. {RESTORE_WORDS}")
-    elif sum(map(is_tokenized, hypotheses)) > MAX_TOKENIZED_SHARE * len(hypotheses):
-        console.warn(f"{hypothesis_path} looks tokenised (full stops and commas are separated by spaces), and "
-                     "sacreBLEU tokenises again. Detokenise it; or, to compare with a paper on tokenised text, use "
-                     "sacrebleu --force --tokenize none.")
     streams = (hypotheses, *references)
     for path, lines in zip(paths, streams, strict=True):
         warn_about_lines(str(path), lines, streams)
@@ -139,12 +132,23 @@ def warn_if_without_spaces(name: str, references: Sequence[str], language: str) 
 
 
 def warn_about_lines(name: str, lines: Sequence[str], parallel: Sequence[Sequence[str]]) -> None:
-    """Print a warning if references or translations have blank lines or invisible characters, or are not in NFC.
-    sacreBLEU compares the characters, and the scores are to be equal to those of its command, so the text is not
-    changed.
+    """Print a warning if references or translations are no plain text (subwords, tokens, JSON), have blank lines or
+    invisible characters, or are not in NFC. sacreBLEU compares the characters, and the scores are to be equal to those
+    of its command, so the text is not changed.
 
     parallel: the lines of all texts. A line that is blank in all of them is no fault: it separates two documents.
     """
+    texts = [line for line in lines if not is_blank(line)]
+    if sum(map(is_split_into_subwords, lines)) > MAX_TOKENIZED_SHARE * len(lines):
+        console.warn(f"{name} contains marks of subwords, such as @@ or ▁, so scores are those of subwords. "
+                     f"{RESTORE_WORDS}")
+    elif sum(map(is_tokenized, lines)) > MAX_TOKENIZED_SHARE * len(lines):
+        console.warn(f"{name} looks tokenised (full stops and commas are separated by spaces), and sacreBLEU tokenises "
+                     "again. Detokenise it; or, to compare with a paper on tokenised text, use sacrebleu --force "
+                     "--tokenize none.")
+    elif texts and all(line.startswith("{") and line.endswith("}") for line in texts):
+        console.warn(f"{name}: each line is in braces, as in JSON Lines, and the scores are those of this text. To "
+                     "write translations alone, leave out --format jsonl.")
     if blank := [number for number, (line, *others) in enumerate(zip(lines, *parallel, strict=False), 1)
                  if is_blank(line) and not all(map(is_blank, others))]:
         console.warn(f"{name}: {len(blank):,} of {len(lines):,} lines are blank (first: line {blank[0]:,}), which the "

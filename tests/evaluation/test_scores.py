@@ -10,7 +10,7 @@ import sacrebleu
 
 from seq2seq.errors import CheckpointError, CorpusError, UserError
 from seq2seq.evaluation.error_analysis import scores_with_intervals
-from seq2seq.evaluation.recipe_tests import read_tests
+from seq2seq.evaluation.recipe_tests import TestSet, read_tests, read_translations
 from seq2seq.evaluation.scores import (
     METRICS,
     Score,
@@ -219,11 +219,17 @@ def test_scoring_tokenised_text_prints_no_warnings_of_sacrebleu(capfd, caplog):
 
 
 @pytest.mark.parametrize(("lines", "warned"), [(TOKENISED, True), (ENGLISH[:4], False),
-                                               (["Vraiment ? Oui !", "Voilà : c'est ça ; bien."], False)])
-def test_a_file_of_tokenised_translations_is_named_once(tmp_path, capsys, lines, warned):
-    path = write_lines(tmp_path / "theirs.en", lines)
-    score_files(path, [path], "en")
-    assert capsys.readouterr().err.count("warning") == warned
+                                               (["Vraiment ? Oui !", "Voilà : c'est ça ; bien."], False),
+                                               (['{"line": 1, "translation": "a dog"}', "", '{"line": 2}'], True),
+                                               (["a do@@ g", "ca@@ ts"], True)])
+def test_a_file_that_is_no_plain_text_is_named_once_as_translations_or_as_references(tmp_path, capsys, lines, warned):
+    path, plain = write_lines(tmp_path / "theirs.en", lines), write_lines(tmp_path / "plain.en", [
+        "" if line == "" else "Dogs run." for line in lines])
+    test = TestSet("plain", None, plain.read_text().splitlines(), ("de", "en"))
+    for read in (lambda: score_files(path, [plain], "en"), lambda: score_files(plain, [path], "en"),
+                 lambda: read_translations(path, [test])):
+        read()
+        assert capsys.readouterr().err.count(f"{path}") == warned
 
 
 @pytest.mark.parametrize(("lines", "warned"), [
