@@ -8,15 +8,19 @@ from itertools import cycle, islice
 from pathlib import Path
 
 from seq2seq import console
+from seq2seq.check.corpus_statistics import scanned
 from seq2seq.check.pair_checks import LanguageChecker
+from seq2seq.check.results import CorpusReport
 from seq2seq.check.split_text import Sentences
+from seq2seq.check.warnings import add_line_warnings, add_tokenization_warnings
 from seq2seq.data.corpus import Counts, read_corpus
 from seq2seq.data.damaged_text import is_damaged
 from seq2seq.data.leakage import comparable
 from seq2seq.errors import CorpusError, OptionError
 from seq2seq.languages import main_language
-from seq2seq.recipe import Corpus, Languages
+from seq2seq.recipe import Cleaning, Corpus, Languages
 from seq2seq.recipe.data_section import is_table
+from seq2seq.tokenizers.source import Source
 
 MAX_LINES_READ = 10_000
 """Number of lines from which the language of a file is judged."""
@@ -82,6 +86,7 @@ def check_monolingual_text(paths: Sequence[Path], pairs: Sequence[tuple[str, str
         lines = list(islice(_lines([path]), MAX_LINES_READ))
         if not any(map(str.strip, lines)):
             raise CorpusError(f"--monolingual {path} is empty. Give a text file, a sentence per line.")
+        _warn_about_form(path, lines, languages)
         if not checker.can_check:
             continue
         with_sources = zip(cycle(source for source, _ in pairs), lines, strict=False)
@@ -93,6 +98,18 @@ def check_monolingual_text(paths: Sequence[Path], pairs: Sequence[tuple[str, str
         if code is not None:
             console.warn(f"--monolingual {path}: the text looks like {code}, not {languages.target}. Check the file.")
     return checker
+
+
+def _warn_about_form(path: Path, lines: Sequence[str], languages: Languages) -> None:
+    """Print the warnings that `check` has about the lines of a corpus, but not about those that are not drawn."""
+    report, warnings = CorpusReport("--monolingual", str(path)), list[str]()
+    for _ in scanned(((number, Source(""), line) for number, line in enumerate(lines, 1)), report, 1, languages, {}):
+        pass
+    report.findings = {kind: found for kind, found in report.findings.items() if kind not in ("duplicate", "damaged")}
+    add_line_warnings(report, Cleaning(), warnings)
+    add_tokenization_warnings([report], warnings)
+    for warning in warnings:
+        console.warn(warning)
 
 
 def _lines(paths: Sequence[Path]) -> Iterator[str]:

@@ -71,7 +71,7 @@ def add_corpus_warnings(corpus: CorpusReport, cleaning: Cleaning, warnings: list
     keeps. cleaning: section `data.cleaning` of the recipe, whose keys that are set are not recommended."""
     if corpus.error:
         return
-    _add_line_warnings(corpus, cleaning, warnings)
+    add_line_warnings(corpus, cleaning, warnings)
     _add_pair_warnings(corpus, cleaning, warnings)
     if corpus.role == "train":
         read = corpus.pairs + sum(corpus.counts.dropped.values())
@@ -238,7 +238,7 @@ def _helps(key: str, corpus: CorpusReport, cleaning: Cleaning) -> bool:
     return corpus.role == "train" and getattr(cleaning, key) == Cleaning.model_fields[key].default
 
 
-def _add_line_warnings(corpus: CorpusReport, cleaning: Cleaning, warnings: list[str]) -> None:
+def add_line_warnings(corpus: CorpusReport, cleaning: Cleaning, warnings: list[str]) -> None:
     """Append a warning for each kind of lines in LINE_WARNINGS that is too frequent."""
     is_train = corpus.role == "train"
     findings, lines = (corpus.remaining, corpus.pairs) if is_train else (corpus.findings, corpus.lines)

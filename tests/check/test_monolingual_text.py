@@ -99,6 +99,16 @@ def test_lines_in_the_source_language_are_left_out_and_counted(directory):  # no
     assert Path("mine/monolingual.yy").read_text().splitlines() == SENTENCES[:97]
 
 
+@pytest.mark.parametrize(("change", "warned"), [
+    (str, ""), (lambda line: line.replace(" ", "@@ "), "marks of subwords"),
+    (lambda line: f"{line} , {line} .", "looks tokenised"), (lambda line: f"&quot;{line}&quot;", "HTML entities")])
+def test_text_that_would_teach_the_model_another_form_is_warned_of(directory, change, warned):  # noqa: F811
+    text = monolingual(list(map(change, SENTENCES[:97])) + SENTENCES[:3])
+    found = run_command("init", *write(PAIRS), *CODES, "--output", "mine", "--monolingual", text)
+    warnings = [line for line in found.err.splitlines() if line.startswith("warning: --monolingual")]
+    assert found.code == 0 and len(warnings) == bool(warned) and all(warned in line for line in warnings)
+
+
 def test_a_pipe_is_refused_because_it_could_be_read_only_once(directory):  # noqa: F811
     os.mkfifo("pipe")
     found = run_command("init", *write(PAIRS), *CODES, "--output", "mine", "--monolingual", "pipe")
