@@ -11,7 +11,7 @@ from seq2seq.data.cleaning import SHORT_TEXT, pair_digest
 from seq2seq.data.corpus import LinePair, Pair
 from seq2seq.data.damaged_text import is_damaged, is_split_into_subwords
 from seq2seq.data.numbers import number_agreement
-from seq2seq.data.pair_quality import has_entities, is_tokenized
+from seq2seq.data.pair_quality import has_csv_quotes, has_entities, is_tokenized
 from seq2seq.recipe import Languages
 from seq2seq.tokenizers.canonical_text import INVISIBLE_CHARACTER, SPECIAL_SPACE, canonical
 from seq2seq.tokenizers.source import Source
@@ -134,6 +134,8 @@ def kinds_of(texts: tuple[str, ...], canonical_texts: tuple[str, ...], repeated:
         yield "split_into_subwords"
     if any(map(has_entities, texts)):
         yield "html_entities"
+    if any(map(has_csv_quotes, texts)):
+        yield "csv_quotes"
     if is_tokenized(texts[-1]):                                                 # BLEU is computed on the target
         yield "tokenised_target"
     if agreement < 1:

@@ -26,6 +26,9 @@ LINE_WARNINGS = {
                                   "data.cleaning.remove_damaged."),
     "html_entities": (0.005, "contain HTML entities such as &quot;",
                       "Replace each entity by its character, on both sides.", "", ""),
+    "csv_quotes": (0.002, 'are in double quotes, with their own ones doubled, as in "He said ""yes"""',
+                   "A .tsv is read without quotes. Write it without them (in pandas, quoting=csv.QUOTE_NONE), or as "
+                   ".csv.", "", ""),
     "split_into_subwords": (0.1, "contain marks of subwords, such as @@ or ▁",
                             "The tokenizer makes subwords itself, and scores of subwords are not comparable. "
                             + RESTORE_WORDS, "", ""),

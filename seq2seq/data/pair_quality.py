@@ -1,4 +1,4 @@
-"""Signs of bad training data in the text of a pair: lengths, tokenised text, HTML entities.
+"""Signs of bad training data in the text of a pair: lengths, tokenised text, HTML entities, quotes of CSV.
 
 Cleaning can drop pairs with unusual lengths. `seq2seq check` counts tokenised lines and lines with HTML entities. See
 also `damaged_text` and `numbers`.
@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+CSV_FIELD = re.compile(r'"(?:[^"]|"")*"')
 ENTITY = re.compile(r"&(?:[A-Za-z]{2,8}|#\d{1,6}|#x[0-9A-Fa-f]{1,5});")
 # A full stop or comma that stands alone, or @-@, the hyphen of the Moses tokeniser. ? ! ; : are not included: they have
 # a space before them in ordinary French text.
@@ -25,6 +26,12 @@ def is_tokenized(text: str) -> bool:
 def has_entities(text: str) -> bool:
     """Return True for text with HTML entities such as `&quot;`."""
     return ENTITY.search(text) is not None
+
+
+def has_csv_quotes(text: str) -> bool:
+    """Return True for a field as programs write it into a .csv, or into a .tsv with the quotes of a .csv: in double
+    quotes, and with its own ones doubled (RFC 4180). Ordinary text has no doubled ones."""
+    return '""' in text[1:-1] and CSV_FIELD.fullmatch(text) is not None
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,18 @@
 """Quality of a pair: lengths, damaged characters, and text on the wrong side."""
 
+import csv
+import io
 import sys
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from seq2seq.data.cleaning import clean
 from seq2seq.data.corpus import Counts
 from seq2seq.data.damaged_text import is_damaged
 from seq2seq.data.language_identification import LanguageDetector, SideLanguages, is_installed
-from seq2seq.data.pair_quality import LengthModel, has_entities
+from seq2seq.data.pair_quality import LengthModel, has_csv_quotes, has_entities
 from seq2seq.errors import UserError
 from seq2seq.recipe import Cleaning
 from seq2seq.tokenizers.source import Source
@@ -51,6 +55,15 @@ def test_utf8_that_was_decoded_in_another_encoding_is_damaged_in_every_language(
 
 def test_html_entities_are_detected():
     assert has_entities("&quot;a&quot;") and has_entities("it&#39;s") and not has_entities("R&D; AT&T")
+
+
+@settings(max_examples=50)
+@given(st.text(st.sampled_from('ab "'), max_size=9))
+def test_a_field_of_a_csv_is_recognised_by_its_doubled_quotes(text):
+    field = io.StringIO()
+    csv.writer(field, lineterminator="").writerow([text])
+    assert has_csv_quotes(field.getvalue()) == ('"' in text)
+    assert not has_csv_quotes(text.replace('""', '"'))
 
 
 def test_lengths_are_those_of_gale_and_church():
