@@ -60,6 +60,7 @@ def align(
         help="text: links in Pharaoh format. jsonl: a JSON object with words, links and weights for each pair.",
         rich_help_panel=options.FORMAT)] = options.TextOrLines.text,
     target_language: options.TargetLanguage = None,
+    source_language: options.SourceLanguage = None,
     device: options.Device = "auto",
     precision: options.PrecisionOption = options.Precision.fp32,
     threads: options.Threads = None,
@@ -78,7 +79,8 @@ def align(
         from seq2seq.alignment.align import align as align_pairs
         from seq2seq.data.alignment_links import format_links, measured_aligner
 
-        translator = load_translator(model, device, precision, threads, target_language)
+        translator = load_translator(model, device, precision, threads, target_language,
+                                     source_language=source_language)
         overrides = {key: value for key, value in chosen.items() if value is not None}
         aligner = replace(measured_aligner(model), **overrides)
         console.print_message(f"aligning by {'the last layer' if aligner.layer is None else f'layer {aligner.layer}'}, "

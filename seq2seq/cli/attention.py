@@ -53,6 +53,7 @@ def attention(
         "self-attention of the target. context: attention to the context (model.context: hierarchical).",
         show_default="cross, if the model has it", rich_help_panel=options.FORMAT)] = None,
     target_language: options.TargetLanguage = None,
+    source_language: options.SourceLanguage = None,
     device: options.Device = "auto",
     precision: options.PrecisionOption = options.Precision.fp32,
     threads: options.Threads = None,
@@ -74,7 +75,7 @@ def attention(
     from seq2seq.alignment.attention_page import page
     from seq2seq.alignment.attention_picture import map_of_sentence, name_of, picture
 
-    translator = load_translator(model, device, precision, threads, target_language)
+    translator = load_translator(model, device, precision, threads, target_language, source_language=source_language)
     pair, selection = map_of_sentence(translator, source, target, kind.value if kind else None, layer_number,
                                       head_number)
     name = name_of(translator)

@@ -51,6 +51,7 @@ def compare(
     paired: options.PairedTest = options.Paired.bootstrap,
     samples: options.Samples = None,
     language: options.Language = None,
+    source_language: options.SourceLanguage = None,
     recipe: options.TestRecipe = None,
     tag: options.LineTag = None,
     settings: Annotated[list[str] | None, typer.Option(
@@ -83,6 +84,7 @@ def compare(
     and the test covers the seeds, too. Each seed of each recipe becomes an ordinary run.
     """
     require_code("--target-language", language)
+    require_code("--source-language", source_language)
     if output is not None and output.suffix not in OUTPUTS:
         raise OptionError(f"--output {output}: the name must end in .html or .md.")
     recipes = [path for path in systems if path.suffix in RECIPES]
@@ -106,7 +108,7 @@ def compare(
 
     paths = _in_order(systems, planned)
     tests = read_tests(paths, source, reference or [], language, None if recipe is None else load_recipe(recipe),
-                       {run.run: run.recipe for run in planned})
+                       {run.run: run.recipe for run in planned}, source_language)
     groups = {} if planned else _groups(paths, planned)
     with_seeds = bool(planned) or max(map(len, groups.values())) > 1
     if with_seeds:

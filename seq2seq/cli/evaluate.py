@@ -91,7 +91,7 @@ def evaluate(
     if system.is_dir():
         from seq2seq.evaluation.recipe_tests import read_tests
 
-        test, = read_tests([system], source, references, language)
+        test, = read_tests([system], source, references, language, source_language=source_language)
         _evaluate_on_files(system, test, metrics, glossary, load, format)
         return
     refuse_without_effect(f"{system} is a translation already.", source=source, source_language=source_language,

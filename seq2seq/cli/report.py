@@ -28,6 +28,7 @@ def report(
     reference: Annotated[Path | None, typer.Option(
         metavar="FILE", help="Reference translations of the test set.", show_default=False)] = None,
     language: options.Language = None,
+    source_language: options.SourceLanguage = None,
     recipe: options.TestRecipe = None,
     glossary: Annotated[Path | None, typer.Option(
         metavar="FILE", help="Glossary whose terms are counted in the translations.", show_default=False)] = None,
@@ -59,7 +60,7 @@ def report(
     from seq2seq.translation.text_io import writing
 
     tests = read_tests(systems, source, [reference] if reference else [], language,
-                       None if recipe is None else load_recipe(recipe))
+                       None if recipe is None else load_recipe(recipe), source_language=source_language)
     if scores and len(tests) > 1:
         raise OptionError("--scores needs a single test set. Name it with --source and --reference.")
     further = read_scores(scores or [], len(systems), len(tests[0].references))

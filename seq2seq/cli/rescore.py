@@ -41,6 +41,7 @@ def rescore(
         help="text: the best translation of each line. jsonl: all translations of each line, best first.",
         rich_help_panel=options.FORMAT)] = options.TextOrLines.text,
     target_language: options.TargetLanguage = None,
+    source_language: options.SourceLanguage = None,
     device: options.Device = "auto",
     precision: options.ScoringPrecisionOption = options.ScoringPrecision.fp32,
     threads: options.Threads = None,
@@ -55,7 +56,8 @@ def rescore(
         raise UserError(f"{len(models)} --model and {len(weights)} --weight were given. Give one --weight for each "
                         "--model.")
     with reading_parallel(input) as inputs, writing(file_or_standard(output)) as out:
-        weighted_models = [(load_translator(path, device, precision, threads, target_language), model_weight)
+        weighted_models = [(load_translator(path, device, precision, threads, target_language,
+                                            source_language=source_language), model_weight)
                            for path, model_weight in zip(models, weights, strict=True)]
         from seq2seq.evaluation.rescoring import read_n_best, rescored_record
         from seq2seq.evaluation.rescoring import rescore as rescore_n_best

@@ -25,6 +25,7 @@ def shortlist(
         "--output", "-o", metavar="DIR", help="New directory for the model with its shortlist.",
         show_default=False)],
     target_language: options.TargetLanguage = None,
+    source_language: options.SourceLanguage = None,
     device: options.Device = "auto",
     precision: options.PrecisionOption = options.Precision.auto,
     threads: options.Threads = None,
@@ -43,7 +44,8 @@ def shortlist(
         from seq2seq.storage.checkpoints import SHORTLIST, load_bundle, resolve_model_path, save_bundle
 
         model = resolve_model_path(model)                                       # a training may save a better one
-        translator = load_translator(model, device, precision, threads, target_language)
+        translator = load_translator(model, device, precision, threads, target_language,
+                                     source_language=source_language)
         counts = ShortlistCounts(translator)
 
         def counted(block: Block, progress: Progress) -> Results:

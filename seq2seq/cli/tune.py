@@ -36,6 +36,7 @@ def tune(
     paired: options.PairedTest = options.Paired.bootstrap,
     samples: options.Samples = None,
     language: options.Language = None,
+    source_language: options.SourceLanguage = None,
     recipe: Annotated[Path | None, typer.Option(
         metavar="RECIPE", help="Recipe with the validation sets.", show_default="the recipe of the run")] = None,
     tag: options.LineTag = None,
@@ -51,6 +52,7 @@ def tune(
     significantly by chance.
     """
     require_code("--target-language", language)
+    require_code("--source-language", source_language)
     from seq2seq.evaluation import decoding_trials
     from seq2seq.evaluation.recipe_tests import read_tests
     from seq2seq.evaluation.scores import METRICS, announce
@@ -66,13 +68,13 @@ def tune(
     named = None if recipe is None else load_recipe(recipe)
     sources: Sequence[str | Source]
     if reference:
-        test, = read_tests([model], source, reference, language, named)
+        test, = read_tests([model], source, reference, language, named, source_language=source_language)
         sources, streams, target = test.sources or [], test.streams, test.languages[1]
     else:
         refuse_without_effect("the validation set is the recipe's. Name the references of other text with --reference.",
                               source=source)
         sources, streams, target = decoding_trials.validation_set(model, language, named)
-    translator = load_translator(model, device, precision, threads, language, tag)
+    translator = load_translator(model, device, precision, threads, language, tag, source_language)
     name = str(source or "the validation set")
     announce(translator, len(sources), name)
     found = decoding_trials.compare_options(translator, sources, streams, target, trials, chosen, test=paired.value,

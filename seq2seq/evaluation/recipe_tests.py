@@ -71,7 +71,8 @@ class TestSet:
 
 
 def read_tests(systems: Sequence[Path], source: Path | None, references: Sequence[Path], language: str | None,
-               recipe: Recipe | None = None, planned: Mapping[Path, Recipe] | None = None) -> list[TestSet]:
+               recipe: Recipe | None = None, planned: Mapping[Path, Recipe] | None = None,
+               source_language: str | None = None) -> list[TestSet]:
     """Return the test set in files, or the test sets of a recipe. All models must have the directions of the test sets.
 
     Args:
@@ -80,6 +81,7 @@ def read_tests(systems: Sequence[Path], source: Path | None, references: Sequenc
             the recipe of the first model.
         language: code of the target language of the files; None: that of the first model, or "en" without a model.
         planned: recipes of the runs among `systems` that may not exist yet.
+        source_language: code of the source language of the files; None: that of the first model.
     """
     planned = planned or {}
     for path in systems:
@@ -87,24 +89,26 @@ def read_tests(systems: Sequence[Path], source: Path | None, references: Sequenc
             raise OptionError(f"{path} does not exist. Name a run, a bundle, or a file of translations.")
     models = {path: planned.get(path) or recipe_of_training(resolve_model_path(path)) for path in systems
               if path in planned or path.is_dir()}
-    found = _read_tests(models, source, references, language, recipe, planned)
+    found = _read_tests(models, source, references, (source_language, language), recipe, planned)
     for path, test in product(models, found):
         pair = test.languages if models[path].task.has_source else ("", test.languages[1])
         direction_into(pair[1], models[path].directions, pair[0] or None, str(path))
     return found
 
 
-def _read_tests(models: Mapping[Path, Recipe], source: Path | None, references: Sequence[Path], language: str | None,
-                recipe: Recipe | None, planned: Mapping[Path, Recipe]) -> list[TestSet]:
+def _read_tests(models: Mapping[Path, Recipe], source: Path | None, references: Sequence[Path],
+                languages: tuple[str | None, str | None], recipe: Recipe | None, planned: Mapping[Path, Recipe]
+                ) -> list[TestSet]:
     """See `read_tests`. models: recipes of the models."""
     model = next(iter(models), None)
     tags = () if model is None or model in planned else stored_tags(bundle_metadata(resolve_model_path(model)))
     if references:
         if recipe is not None:
             raise OptionError("--recipe has test sets, and --reference is another one. Leave one of the two out.")
-        return [_test_in_files(model, models, source, references, language, tags)]
-    if source is not None or language is not None:
-        raise OptionError("--source and --target-language are for a test set in files. Name its --reference, too.")
+        return [_test_in_files(model, models, source, references, languages, tags)]
+    if source is not None or any(languages):
+        raise OptionError("--source, --source-language and --target-language are for a test set in files. Name its "
+                          "--reference, too.")
     if model is None:
         raise OptionError("name the reference translations of these files with --reference.")
     found = tests_of(recipe_with_tests(model, recipe, planned=planned.get(model)), tags)
@@ -114,10 +118,10 @@ def _read_tests(models: Mapping[Path, Recipe], source: Path | None, references: 
 
 
 def _test_in_files(model: Path | None, models: Mapping[Path, Recipe], source: Path | None, references: Sequence[Path],
-                   language: str | None, tags: Sequence[str]) -> TestSet:
-    recipe = None
+                   languages: tuple[str | None, str | None], tags: Sequence[str]) -> TestSet:
+    recipe, (source_language, language) = None, languages
     if model is not None:
-        recipe = models[model].into(language)
+        recipe = models[model].into(language, source_language)
         if recipe.task.has_source and source is None:
             raise OptionError(f"{model} has to translate. Name the text with --source.")
     streams = [read_texts(path) for path in references]

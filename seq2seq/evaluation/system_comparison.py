@@ -37,7 +37,8 @@ def translate_tests(systems: Sequence[Path], tests: Sequence[TestSet], load: Cal
             found.append(Translated(path, None, {tests[0].name: files[path]}))
             continue
         translator = load(path)
-        directed = {one.name: translator.into(one.languages[1]) for one in tests}     # errors before any translation
+        # Errors come before any translation.
+        directed = {one.name: translator.into(*reversed(one.languages)) for one in tests}
         by_test = {}
         for one in tests:
             sources = one.sources_for(translator.context)

@@ -80,7 +80,7 @@ def read_system(path: Path, tests: Sequence[TestSet], *, device: str = "auto", p
     system = System((run_of(bundle) or path.absolute()).name, path, recipe=recipe, run=path if bundle != path else None,
                     metadata=bundle_metadata(bundle), hashes=hashes, megabytes=megabytes,
                     precision=translator.precision, device=translator.device)
-    directed = {test.name: translator.into(test.languages[1]) for test in tests}
+    directed = {test.name: translator.into(*reversed(test.languages)) for test in tests}
     first = tests[0]
     directed[first.name].translate(first.sources_for(translator.context)[:200])   # libraries allocate at first use
     memory = _reset_peak_memory(translator.device)

@@ -54,9 +54,11 @@ class Directions:
         sources, targets = (dict.fromkeys(codes) for codes in zip(*listed, strict=True))
         return [(source, target) for source in sources for target in targets if source != target]
 
-    def into(self, target: str) -> Directions:
+    def into(self, target: str, source: str = "") -> Directions:
         """Return the directions with another target language. If there is only one, it is kept, whatever its name. If
-        the vocabulary reads the language of the source, this language stays."""
+        the vocabulary reads the language of the source, this language becomes `source`, or stays if that is ""."""
+        if source and self.names_sources:
+            return replace(self, chosen=direction_into(target, self.all, source))
         if target == self.chosen.target or len(targets_of(self.all)) == 1:
             return self
         found = direction_into(target, self.all)

@@ -135,11 +135,11 @@ class Translator(LineSearch):
         return replace(self, reader=replace(self.reader, directions=directions),
                        glossary=self.glossary if languages == self.languages else None)
 
-    def into(self, target_language: str) -> Translator:
+    def into(self, target_language: str, source_language: str = "") -> Translator:
         """Return a translator into a target language of the model; see `towards`. A model with a single target language
-        is returned unchanged.
+        is returned unchanged, unless it reads the language of the source and `source_language` is another one.
         """
-        return self.towards(self.directions.into(target_language).chosen)
+        return self.towards(self.directions.into(target_language, source_language).chosen)
 
     def tagged(self, tag: str | None) -> Translator:
         """Return a translator that gives all lines a tag of the training corpora; None: each line may begin with one.

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,10 +14,13 @@ from seq2seq.data.corpus import read_pairs
 from seq2seq.data.preparation import encoded_blocks, known_characters
 from seq2seq.documents.translate_document import translate_document
 from seq2seq.errors import FormatError
+from seq2seq.evaluation.recipe_tests import read_tests
+from seq2seq.evaluation.system_comparison import translate_tests
 from seq2seq.inference.load_model import build, read_stored_model
 from seq2seq.interop.huggingface_export import export_model
 from seq2seq.interop.huggingface_import import import_model
 from seq2seq.interop.huggingface_weights import architecture_of, weights_from_huggingface
+from seq2seq.languages import is_same_language
 from seq2seq.model.freezing import freeze
 from seq2seq.recipe import parse_recipe
 from seq2seq.recipe.directions import language_token
@@ -219,6 +223,37 @@ def test_the_token_of_the_language_counts_in_no_length(models):
         for length in (1, 3):
             for one, in ours.translate(LINES[:5], min_length=length, max_length=length, beam_size=3, safety_net=False):
                 assert one.tokens == 1 + length + 1                             # the language, the pieces, `</s>`
+
+
+def test_a_test_set_in_files_is_translated_from_the_language_that_is_named(models, tmp_path):
+    (tmp_path / "text").write_text("ein Hund läuft im Garten\n")
+    for code in ("de", "ru"):
+        test, = read_tests([models[2] / "ours"], tmp_path / "text", [tmp_path / "text"], "en", source_language=code)
+        read = []
+
+        def load(path, read=read):
+            translator = Translator.load(path, "cpu", "fp32")
+            return replace(translator, engine=Recording(translator.engine, read))
+
+        translate_tests([models[2] / "ours"], [test], load)
+        first, = {models[3].tokenizers.source.pieces(ids[:1].tolist())[0] for ids in read}
+        assert is_same_language(first.strip("<>"), code)
+
+
+class Recording:
+    """An engine that appends the sources that it reads to a list."""
+
+    def __init__(self, engine, read):
+        self.engine, self.read = engine, read
+
+    def __getattr__(self, name):
+        return getattr(self.engine, name)
+
+    whole_search = None
+
+    def start(self, source, *arguments):
+        self.read.append(source)
+        return self.engine.start(source, *arguments)
 
 
 def test_int8_gives_similar_translations(models):
