@@ -144,7 +144,7 @@ class HeldOutText:
         return result
 
     def in_two_sets(self) -> Iterator[str]:
-        """Yield a warning about each test set of which many pairs are in a validation set."""
+        """Yield a warning about each test set of which many lines (pairs, or texts) are in a validation set."""
         units = {key: [unit for _, texts in lines
                        for unit in list(_units(languages, list(map(comparable, texts))).values())[-1:]]
                  for key, (languages, lines) in self._sets.items()}
@@ -152,7 +152,7 @@ class HeldOutText:
             if test.startswith("test") and valid.startswith("valid"):
                 shared = sum(map(set(units[valid]).__contains__, units[test]))
                 if shared > MAX_SHARE * len(units[test]):
-                    yield (f"{test}: {shared:,} of {len(units[test]):,} pairs are also in {valid}, by which the best "
+                    yield (f"{test}: {shared:,} of {len(units[test]):,} lines are also in {valid}, by which the best "
                            "model is chosen, so that scores on this set are too high. Give another test set.")
 
 

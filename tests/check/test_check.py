@@ -449,9 +449,8 @@ def test_the_report_for_a_person_names_what_matters(directory, capsys):
 
 
 def test_a_valid_recipe_is_reported_without_problems(directory, monkeypatch):
-    for name in ("valid", "test"):
-        write(directory, name, ["zwei Hund|two dog"])
-    write(directory, "train", ["ein Hund|a dog"])
+    for name, pair in (("valid", "zwei Hund|two dog"), ("test", "zwei zwei|two two"), ("train", "ein Hund|a dog")):
+        write(directory, name, [pair])
     out = io.StringIO()
     monkeypatch.setattr("sys.stdout", out)
     show_report(checked("tokenizer.vocab_size=auto"))

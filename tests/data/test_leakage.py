@@ -117,7 +117,7 @@ def test_a_test_set_with_sentences_of_the_validation_set_is_warned_of(tmp_path, 
                                                     "other: {source: train.de, target: train.en}}"])
     warn_about_overlap(recipe, [], tmp_path / "prepared")
     told = capsys.readouterr().err
-    assert "test.same: 50 of 100 pairs are also in valid, by which" in told and "test.other" not in told
+    assert "test.same: 50 of 100 lines are also in valid, by which" in told and "test.other" not in told
 
 
 def test_a_training_warns_at_its_start_and_not_when_it_resumes(tmp_path, capsys, monkeypatch):

@@ -227,7 +227,7 @@ def test_each_of_two_systems_reads_its_own_context(folder):
     def load(path):
         texts = read.setdefault(path.name, [])
         one = SimpleNamespace(context=2 if path.name == "run" else 0, languages=SimpleNamespace(target="de"),
-                              precision="fp32", into=lambda target: one, directory=None,
+                              precision="fp32", into=lambda target, source: one, directory=None,
                               translate=lambda lines: texts.extend(map(as_source, lines)) or [
                                   [SimpleNamespace(text=f"eins {as_source(line).text}")] for line in lines])
         return one

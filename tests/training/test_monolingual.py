@@ -298,7 +298,9 @@ def test_check_reports_one_side(folder, capsys):
     training, valid, test = report.corpora
     assert (training.pairs, training.counts.dropped, list(training.sides)) == (2, {"empty": 1}, ["text"])
     assert valid.in_train["text"].lines == [1]
-    assert report.warnings[0].startswith("valid: 1 of 20 texts (1 exactly; such as line 1 at train.en:1) also occur in")
+    in_valid, in_train, *_ = report.warnings
+    assert in_valid.startswith("test.same: 20 of 20 lines are also in valid")
+    assert in_train.startswith("valid: 1 of 20 texts (1 exactly; such as line 1 at train.en:1) also occur in")
     assert report.vocabulary["characters"] == {"text": len(set("The dog sleeps.A cat."))}
     assert "source_tokens" not in report.training and report.training["text_tokens"] > 2
     assert main(["check", "recipe.yaml", "--set", "tokenizer.vocab_size=auto"]) == 0
