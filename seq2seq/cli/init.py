@@ -196,7 +196,7 @@ def _warn_of_strays(corpora: Sequence[Corpus], languages: tuple[str, str], found
     """Warn of each corpus that looks like other languages than all of them together. found, of: see `_confirmed`."""
     from seq2seq.check.given_text import identify_languages
 
-    for corpus in corpora if len(corpora) > 1 else ():
+    for corpus in corpora if len(corpora) > 1 and any(found) else ():
         if not corpus.uses_recipe_languages:
             strays = [code if code != usual else None
                       for code, usual in zip(identify_languages([corpus]), found, strict=True)]
