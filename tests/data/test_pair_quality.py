@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 import sys
 
 import pytest
@@ -63,7 +64,7 @@ def test_a_field_of_a_csv_is_recognised_by_its_doubled_quotes(text):
     field = io.StringIO()
     csv.writer(field, lineterminator="").writerow([text])
     assert has_csv_quotes(field.getvalue()) == ('"' in text)
-    assert not has_csv_quotes(text.replace('""', '"'))
+    assert not has_csv_quotes(re.sub('"+', '"', text))
 
 
 def test_lengths_are_those_of_gale_and_church():

@@ -73,7 +73,7 @@ def finished(tmp_path_factory):
 def test_a_log_file_says_step_of_steps_rate_time_left_and_loss(finished):
     lines = [line for line in (finished / "messages").read_text().splitlines() if line.startswith("training ")]
     figure = r"[\d.,]+"
-    shown = (rf"training  (\d+)/11 steps  {figure} (steps/s|s/step)  {figure} s left  loss {figure}  "
+    shown = (rf"training  (\d+)/11 steps  {figure} (steps/s|s/step)  {figure} (s|min) left  loss {figure}  "
              rf"perplexity {figure}  epoch \d  {figure} tokens/s  learning rate \S+  gradient {figure}"
              r"(  (reading|validating|saving) \d+ %)*")
     steps = [re.fullmatch(shown, line) for line in lines if "tokenizer" not in line]
