@@ -1,7 +1,7 @@
 """Signs of bad training data in the text of a pair: lengths, tokenised text, HTML entities, quotes of CSV.
 
-Cleaning can drop pairs with unusual lengths. `seq2seq check` counts tokenised lines and lines with HTML entities. See
-also `damaged_text` and `numbers`.
+Cleaning can drop pairs with unusual lengths. `seq2seq check` counts tokenised lines and lines with HTML entities or
+with the quotes of CSV. See also `damaged_text` and `numbers`.
 """
 
 from __future__ import annotations

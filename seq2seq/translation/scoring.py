@@ -22,7 +22,8 @@ Pair = TypeVar("Pair", bound=tuple[str | Source, str])
 
 @dataclass(frozen=True)
 class PairScore:
-    """log p(target | source) in nats, and the number of target tokens, both with `</s>` included."""
+    """log p(target | source) in nats, and the number of target tokens, both with `</s>` and without the token of the
+    target's language, which is given."""
 
     log_probability: float
     tokens: int

@@ -137,7 +137,7 @@ def test_the_target_language_of_a_translator_equals_a_token_in_the_text(folder):
     assert pair_scores(latin, pairs) == pair_scores(default, [(">>la<< one cat", "oneus catus")])
 
 
-def test_an_added_token_has_empty_spans(folder):
+def test_an_added_token_is_outside_of_the_line(folder):
     translator = Translator.load(folder / "run", target_language="la")
     line = "one cat  sees"
     (_, pair), = compute_pair_attention(translator, [(line, "oneus")])
