@@ -96,7 +96,7 @@ def test_guided_alignment_links_the_same_pieces(tmp_path):
     for name, change in (("plain", str), ("nfd", CHANGES["nfd"]), ("zwsp", CHANGES["zwsp"])):
         sides = list(map(change, SOURCES)), list(map(change, TARGETS))
         prepared, trained = prepared_in(tmp_path / name, *sides, **options)
-        found.append(AlignmentLabels.load_or_make(prepared, trained).links.tolist())
+        found.append(AlignmentLabels.load_or_make(prepared, trained, Source("")).links.tolist())
     assert len(found[0]) and found[0] == found[1] == found[2]
 
 

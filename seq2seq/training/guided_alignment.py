@@ -47,7 +47,6 @@ CHECKSUMS = "alignment.json"
 MIN_WEIGHT = 0.05
 """Links with a smaller weight are left out."""
 BLOCK_PAIRS = 2048
-NO_LANGUAGES = Source("")
 
 
 class AlignmentLabels:
@@ -61,13 +60,13 @@ class AlignmentLabels:
         self.corpus, self.links, self.offsets = corpus, links, offsets
 
     @staticmethod
-    def load_or_make(prepared: Prepared, tokenizers: Tokenizers, processes: int | None = None,
-                     languages: Source = NO_LANGUAGES) -> AlignmentLabels:
+    def load_or_make(prepared: Prepared, tokenizers: Tokenizers, languages: Source, processes: int | None = None
+                     ) -> AlignmentLabels:
         """Return the labels of a prepared text. The first call computes them and stores them beside the text. Damaged
         labels are computed again. An interrupted call is continued.
 
-        processes: number of processes; None: one for each core. The labels do not depend on it. languages: source with
-        the languages of all pairs, see `languages_of_pairs`.
+        languages: source with the languages of all pairs, see `languages_of_pairs`. processes: number of processes;
+        None: one for each core. The labels do not depend on it.
         """
         directory, checksums = prepared.directory / DIRECTORY, prepared.directory / CHECKSUMS
         paths, intact = [directory / name for name in FILES], False
@@ -202,8 +201,8 @@ class GuidedAlignment:
         weight = recipe.training.guided_alignment
         if not weight:
             return None
-        load = partial(AlignmentLabels.load_or_make, prepared, tokenizers, recipe.training.threads,
-                       languages_of_pairs(recipe))
+        load = partial(AlignmentLabels.load_or_make, prepared, tokenizers, languages_of_pairs(recipe),
+                       recipe.training.threads)
         return GuidedAlignment(main_rank_first(load), weight)
 
     @contextmanager

@@ -33,7 +33,7 @@ def prepare_run(recipe: Recipe, run: str | Path) -> Prepared:
         tokenizers = train_or_load_tokenizers(text, run / "tokenizer")
         prepared = prepare(text, tokenizers, run / PREPARED, recipe.training.threads)
         if recipe.training.guided_alignment:
-            AlignmentLabels.load_or_make(prepared, tokenizers, recipe.training.threads, languages_of_pairs(recipe))
+            AlignmentLabels.load_or_make(prepared, tokenizers, languages_of_pairs(recipe), recipe.training.threads)
         if recipe.resamples_epochs:
             ResampledEpochs(prepared, tokenizers, text, processes=recipe.training.threads, ahead=False).corpus(0)
         return prepared

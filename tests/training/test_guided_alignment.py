@@ -14,6 +14,7 @@ from seq2seq.errors import RecipeError
 from seq2seq.interop.exporting import put_head_first
 from seq2seq.recipe import load_recipe
 from seq2seq.storage import growing_files
+from seq2seq.tokenizers.source import Source
 from seq2seq.training import guided_alignment
 from seq2seq.training.alignment_head import best_aligner
 from seq2seq.training.guided_alignment import (
@@ -113,10 +114,10 @@ def test_damaged_labels_are_computed_again(guided_run, tmp_path):
     damaged[-2] ^= 1
     for file, contents in ((files[0], damaged), (files[1], before[1][:-8]), (files[2], b"{"), (files[2], b"[]")):
         file.write_bytes(contents)
-        labels = AlignmentLabels.load_or_make(training.prepared, training.tokenizers)
+        labels = AlignmentLabels.load_or_make(training.prepared, training.tokenizers, Source(""))
         assert [file.read_bytes() for file in files] == before and labels.offsets[-1] == len(labels.links)
     files[2].unlink()
-    AlignmentLabels.load_or_make(training.prepared, training.tokenizers)
+    AlignmentLabels.load_or_make(training.prepared, training.tokenizers, Source(""))
     assert [file.read_bytes() for file in files] == before
 
 
@@ -132,8 +133,8 @@ def test_labels_of_several_processes_that_are_interrupted_are_those_of_one(guide
     monkeypatch.setattr(growing_files, "COMMIT_SECONDS", 0.0)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(growing_files.GrowingFiles, "commit", committed_once)
-        AlignmentLabels.load_or_make(training.prepared, training.tokenizers, 1)
-    AlignmentLabels.load_or_make(training.prepared, training.tokenizers, 2)
+        AlignmentLabels.load_or_make(training.prepared, training.tokenizers, Source(""), 1)
+    AlignmentLabels.load_or_make(training.prepared, training.tokenizers, Source(""), 2)
     assert [(directory / DIRECTORY / name).read_bytes() for name in FILES] == before
 
 
