@@ -43,6 +43,9 @@ _INLINE = {
         r"(?<!~)~(?:[^\s~\\]|\\.){1,80}~(?!~)",
         r"\\\([^\n]{1,500}?\\\)", r"\\\[[^\n]{1,500}?\\\]",                                # formulas
         r"\\\\\((?s:.{1,500}?)\\\\\)", r"\\\\\[(?s:.{1,500}?)\\\\\]",                   # formulas of MathJax
+        # An environment of TeX, and an end or beginning without its counterpart, which text must not complete.
+        r"\\begin\{(?P<environment>[A-Za-z]{1,30}\*?)\}(?s:.{1,500}?)\\end\{(?P=environment)\}",
+        r"\\(?:begin|end)\{[A-Za-z]{1,30}\*?\}",
         r"\$\$(?:[^$\\]|\\.){1,500}\$\$",
         r"\$(?![\s$])(?:[^$\\]|\\.){1,500}(?<!\s)\$(?![\w$])",
         r"\$(?=[^$\n]{0,500}[\\^])(?![\s$])(?:[^$\\]|\\.){1,500}(?<!\s)\$(?![\d$])",

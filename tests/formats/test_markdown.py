@@ -395,6 +395,7 @@ PIECES = st.lists(st.sampled_from([
 
 @few_and_many(20, 2_000, PIECES)
 @example("> % a\n> ")
+@example("\\begin{Align}\n\n\\end{Align}a b\n\\end{Align}")
 def test_blocks_and_tags_of_extensions_are_found_again(source):
     document = MarkdownDocument(source.encode())
     assume(not any(is_data(block.text) for block in document.blocks))
@@ -419,8 +420,9 @@ def test_a_character_that_the_source_escapes_is_escaped_again(source, expected):
 
 
 @pytest.mark.parametrize("formula", [
-    "\\\\(x+y\\\\)", "\\\\[ x = y \\\\]", "\\(x\\)", "\\\\(a\\\\{b\\\\}\\\\)", "\\\\[x\ny\\\\]"])
-def test_formulas_with_escaped_delimiters_are_kept(formula):
+    "\\\\(x+y\\\\)", "\\\\[ x = y \\\\]", "\\(x\\)", "\\\\(a\\\\{b\\\\}\\\\)", "\\\\[x\ny\\\\]",
+    "\\begin{align*}\nx &= y\n\\end{align*}", "\\begin{align}", "\\end{align}"])
+def test_formulas_and_their_delimiters_are_kept(formula):
     assert upper(f"the {formula} dog") == f"THE {formula} DOG"
 
 
