@@ -23,8 +23,9 @@ from torch import Tensor
 from seq2seq import console
 from seq2seq.check.given_text import GivenText, corpora_of
 from seq2seq.check.pair_checks import MIN_OTHER_LINES, LanguageChecker
+from seq2seq.check.read_corpora import read_and_check
 from seq2seq.check.split_text import Sentences, choose_held_out
-from seq2seq.check.warnings import languages_in_words
+from seq2seq.check.warnings import languages_in_words, train_warnings
 from seq2seq.data.corpus import Counts, LinePair, as_lines, read_pairs
 from seq2seq.data.preparation import cleaned
 from seq2seq.devices import choose_device, choose_precision
@@ -353,7 +354,11 @@ def _write(recipe: Recipe, bundle: Path, tokenizers: Tokenizers, given: Mapping[
         text = _recipe_text(recipe, bundle, {name: len(pairs) for name, pairs in texts.items()}, tokens, seed,
                             output.name)
         (directory / RECIPE_FILE).write_text(text, encoding="utf-8", newline="\n")
-        load_recipe(directory / RECIPE_FILE, settings)                          # raises if a setting is invalid
+        written = load_recipe(directory / RECIPE_FILE, settings)                # raises if a setting is invalid
+        for corpus in [corpus for text in given.values() for corpus in text.corpora]:
+            reader, _ = read_and_check(corpus, written, tokenizers)
+            for warning in train_warnings(reader.report, written.data.cleaning):
+                console.warn(warning)
 
 
 def _require_languages(given: Mapping[str, GivenText], general: Sequence[TextPair], recipe: Recipe,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from seq2seq import console
-from seq2seq.check.corpus_statistics import Sample, scanned
+from seq2seq.check.corpus_statistics import scanned
 from seq2seq.check.cost import estimate_model, estimate_training, estimate_vocabulary
 from seq2seq.check.given_text import MAX_PAIRS_READ, GivenText, recipe_of
 from seq2seq.check.measure import PAIRS as MEASURED_PAIRS
@@ -21,7 +21,7 @@ from seq2seq.check.measure import measure
 from seq2seq.check.monolingual_text import check_monolingual_text, choose_lines
 from seq2seq.check.other_pairs import pairs_of_others
 from seq2seq.check.pair_checks import CorpusChecker, LanguageChecker
-from seq2seq.check.read_corpora import CorpusReader
+from seq2seq.check.read_corpora import CorpusReader, read_and_check
 from seq2seq.check.recipe_text import (
     BATCH_TOKENS,
     EPOCHS,
@@ -51,8 +51,8 @@ from seq2seq.check.warnings import (
     MAX_WRONG_LANGUAGE_SHARE,
     MAX_WRONG_SIDE_SHARE,
     add_corpus_warnings,
-    add_tokenization_warnings,
     frequent_kinds,
+    train_warnings,
 )
 from seq2seq.data.corpus import Pair
 from seq2seq.data.damaged_text import is_damaged
@@ -198,10 +198,9 @@ def write_recipe(corpora: Sequence[Corpus], languages: tuple[str, str], output: 
         if checked:
             written = _write_steps(draft, settings, train, monolingual, checked)
     path = output if monolingual else output / Step.ONLY.value
+    warnings = [*doubt, *train_warnings(train.report, written.data.cleaning), *warnings]
     return NewRecipe(path, written.with_directory(output), settings.size, scanned, train.report, text, pairs,
-                     len(left_out), steps_per_epoch, intervals,
-                     [*doubt, *_text_warnings(train.report, written), *warnings], notes, draft.monolingual,
-                     draft.other)
+                     len(left_out), steps_per_epoch, intervals, warnings, notes, draft.monolingual, draft.other)
 
 
 def _full(draft: Draft, settings: Settings, size: str, train: Sequence[CorpusReader]) -> tuple[Settings, int]:
@@ -443,14 +442,9 @@ def _read_train(recipe: Recipe) -> tuple[CorpusReader, CorpusChecker]:
     """Train the tokenizer, and read and check the training text with it."""
     began = time.perf_counter()
     tokenizers = make_tokenizers(TrainingText.of(recipe))
-    sample = Sample(recipe.seed)
-    reader = CorpusReader("train", recipe.data.train[0], recipe, tokenizers, sample.draw_from)
-    reader.tokenizer_seconds = time.perf_counter() - began
-    reader.read_train()
-    if reader.report.error:
-        raise CorpusError(reader.report.error)
-    checker = CorpusChecker(sample.blocks, reader.languages)
-    reader.check_pairs(checker)
+    seconds = time.perf_counter() - began
+    reader, checker = read_and_check(recipe.data.train[0], recipe, tokenizers)
+    reader.tokenizer_seconds = seconds
     return reader, checker
 
 
@@ -479,14 +473,6 @@ def _language_line(report: CorpusReport, identified: Collection[str], languages:
             line = BY_LINGUA if filter == "lingua" else f"    language: {filter}\n"
             return f"    # {count:,} of {checked:,} checked pairs look like {problem} on a side.\n{line}", []
     return "", []
-
-
-def _text_warnings(report: CorpusReport, recipe: Recipe) -> list[str]:
-    """Return the warnings of `check` about the training text, with the cleaning of the recipe."""
-    warnings: list[str] = []
-    add_corpus_warnings(report, recipe.data.cleaning, warnings)
-    add_tokenization_warnings([report], warnings)
-    return warnings
 
 
 def _held_out_warnings(recipe: Recipe, checker: CorpusChecker, own: Collection[str]

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from seq2seq import console
-from seq2seq.check.corpus_statistics import add_remaining, scanned
+from seq2seq.check.corpus_statistics import Sample, add_remaining, scanned
 from seq2seq.check.pair_checks import CorpusChecker
 from seq2seq.check.results import CorpusReport, Finding, SideReport, percentiles
 from seq2seq.data.batching import derived_seed
 from seq2seq.data.corpus import LinePair, Pair, read_pairs
 from seq2seq.data.preparation import EncodedBlock, Observer, encoded_blocks, prepared_blocks
 from seq2seq.data.resampled_epochs import sampled
-from seq2seq.errors import UserError
+from seq2seq.errors import CorpusError, UserError
 from seq2seq.languages import has_spaceless_words
 from seq2seq.recipe import Corpus, Recipe
 from seq2seq.tokenizers.canonical_text import canonical, is_blank
@@ -168,6 +168,19 @@ class CorpusReader(Observer):
                 ids_of_lines = sampled(self._vocabularies[side], lines, alpha, seed, max_pieces)
                 lengths = np.array([len(of_line) + 1 for of_line in ids_of_lines], np.int64)
             self.lengths[side].append(lengths)
+
+
+def read_and_check(spec: Corpus, recipe: Recipe, tokenizers: Tokenizers) -> tuple[CorpusReader, CorpusChecker]:
+    """Read and check a training corpus. Raise CorpusError if it cannot be read. The checker knows its languages, and
+    which words are translations of each other."""
+    sample = Sample(recipe.seed)
+    reader = CorpusReader("train", spec, recipe, tokenizers, sample.draw_from)
+    reader.read_train()
+    if reader.report.error:
+        raise CorpusError(reader.report.error)
+    checker = CorpusChecker(sample.blocks, reader.languages)
+    reader.check_pairs(checker)
+    return reader, checker
 
 
 def _unknown_ids(tokenizer: Vocabulary) -> list[int]:

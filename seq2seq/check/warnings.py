@@ -93,6 +93,14 @@ def add_corpus_warnings(corpus: CorpusReport, cleaning: Cleaning, warnings: list
         warnings.append(warning)
 
 
+def train_warnings(corpus: CorpusReport, cleaning: Cleaning) -> list[str]:
+    """Return the warnings about the text of a training corpus. cleaning: see `add_corpus_warnings`."""
+    warnings: list[str] = []
+    add_corpus_warnings(corpus, cleaning, warnings)
+    add_tokenization_warnings([corpus], warnings)
+    return warnings
+
+
 def add_lookalike_warnings(corpus: CorpusReport, canonical: bool, warnings: list[str]) -> None:
     """Append a warning for each kind of text that looks the same as other text and is frequent. canonical: True if the
     tokenizer makes such texts equal."""

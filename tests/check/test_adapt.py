@@ -5,6 +5,7 @@ import shlex
 import shutil
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -357,10 +358,30 @@ def test_an_adaptation_of_other_text_is_not_resumed(folder, adapted, tmp_path):
             adapt(folder / "run", memory(folder), output, **changed)
 
 
-def test_an_interrupted_adaptation_is_resumed_after_model_text_and_output_have_moved(tmp_path, monkeypatch):
-    class Interrupted(Exception):
-        """Ends an adaptation where its training begins."""
+class Interrupted(Exception):
+    """Ends an adaptation where its training begins."""
 
+
+def test_the_text_gets_the_warnings_of_check_before_the_training(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("seq2seq.check.adapt.train", Mock(side_effect=Interrupted))
+    copy_finished_run(tmp_path)
+    write_pairs(tmp_path, "memory", DOMAIN, 60, 3)
+    write_pairs(tmp_path, "other", WORDS, 60, 4)
+    lines = {side: (tmp_path / f"memory.{side}").read_text().splitlines() for side in ("en", "de")}
+    lines["en"][:20] = lines["de"][:20]
+    lines["de"][30:] = [line.replace("n", "@@ n") for line in lines["de"][30:]]
+    for side in lines:
+        (tmp_path / f"memory.{side}").write_text("\n".join(lines[side]) + "\n")
+    for name, settings, warned in (("a", [], True), ("b", ["data.cleaning.remove_identical=true"], False)):
+        with pytest.raises(Interrupted):
+            adapt(tmp_path / "run", memory(tmp_path), tmp_path / name, settings=settings,
+                  general=[tmp_path / "other.en", tmp_path / "other.de"])
+        messages = capsys.readouterr().err
+        assert ("same text on both sides" in messages) is warned and "marks of subwords" in messages
+        assert "memory.en" in messages and "other.en" not in messages
+
+
+def test_an_interrupted_adaptation_is_resumed_after_model_text_and_output_have_moved(tmp_path, monkeypatch):
     def interrupted(recipe, run, **_):
         check_recipe_of_run(recipe, run)
         started.append(recipe.tokenizer_model)
