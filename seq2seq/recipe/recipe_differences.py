@@ -58,9 +58,14 @@ def are_of_one_recipe(one: Recipe, other: Recipe) -> bool:
     """Return True if two trainings differ in their seeds, their machines and what is kept of them, but not in the
     models that they are expected to give. Paths must be the same, too, as they are written in the recipes."""
     same_root = one.data_directory.resolve() == other.data_directory.resolve()
-    return all(_is_in(difference.key, OF_ONE_RECIPE) or difference.key.rpartition(".")[2] in KEYS_WITHOUT_EFFECT
+    return all(not changes_model(difference.key)
                or difference.key == "data.root" and same_root             # from the directories of two runs
                for difference in differences(one, other, of_one_run=False))
+
+
+def changes_model(key: str) -> bool:
+    """Return True if trainings with other values of the key are not expected to give the same model, but for chance."""
+    return not (_is_in(key, OF_ONE_RECIPE) or key.rpartition(".")[2] in KEYS_WITHOUT_EFFECT)
 
 
 def settings_that_differ(recipes: Sequence[Recipe]) -> list[list[str]]:

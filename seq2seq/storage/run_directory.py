@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,14 @@ from seq2seq.errors import CheckpointError, RecipeError
 from seq2seq.files import parse_json, real_path
 from seq2seq.recipe import Difference, Recipe, differences
 from seq2seq.storage.atomic import make_directories, open_without_links, replace_file
-from seq2seq.storage.checkpoints import RECIPE, list_checkpoints, stored_recipe
+from seq2seq.storage.checkpoints import RECIPE, checkpoint_by_step, list_checkpoints, stored_recipe
 from seq2seq.storage.directories import DamagedError, read_file
 
 LOG_FILE = "metrics.jsonl"
 MAX_LOG_BYTES = 1_000_000_000
 """Maximum size of a log that is read: several million lines."""
 TENSORBOARD = "tensorboard"
+MAX_STEPS = "training.max_steps"
 REMEDY = ("Undo the change, train in another directory with --run-dir, or train from the beginning with seq2seq train "
           "--restart, which renames the old run.")
 """Advice for a run that was trained with another recipe."""
@@ -32,7 +34,8 @@ def check_recipe_of_run(recipe: Recipe, run: Path) -> None:
     checkpoints; in a run with checkpoints, once the text and the models that it names are those of the run.
 
     Before the first checkpoint, every key of the recipe may differ from the stored recipe. After the first checkpoint,
-    only keys for which `may_change_on_resume` is True may differ. All differences are printed.
+    only keys for which `may_change_on_resume` is True may differ, and the run must not have more steps than the recipe.
+    All differences are printed.
     """
     make_directories(run)
     changes = compare_with_stored_recipe(recipe, run)
@@ -67,6 +70,9 @@ def compare_with_stored_recipe(recipe: Recipe, run: Path, remedy: str = REMEDY) 
         raise CheckpointError(f"{error}\n{path} must contain the recipe that the checkpoints of this run were trained "
                               "with. Restore it from a backup, or train from the beginning with --restart.") from error
     changes = differences(stored, recipe)
+    if recipe.training.max_steps < max(checkpoint_by_step(run), default=0):     # what a run has done stays
+        changes = [replace(change, may_change_on_resume=change.may_change_on_resume and change.key != MAX_STEPS)
+                   for change in changes]
     refused = [change for change in changes if not change.may_change_on_resume]
     if refused and trained:
         listed = "\n".join(f"  {change}" for change in refused)

@@ -10,12 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seq2seq import console
-from seq2seq.errors import OptionError, UserError
+from seq2seq.errors import OptionError, RecipeError, UserError
 from seq2seq.recipe import Recipe, load_recipe
 from seq2seq.recipe.numbered import numbered_recipes, run_beside
+from seq2seq.recipe.recipe_differences import changes_model
 from seq2seq.recipe.yaml_document import listed_values
+from seq2seq.storage.checkpoints import list_checkpoints
+from seq2seq.storage.run_directory import compare_with_stored_recipe
 from seq2seq.training.run import train
 from seq2seq.training.synthetic_text import require_monolingual_text
+
+OTHER_DIRECTORY = "Undo the change, or name another directory of the runs with --run-dir."
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,22 @@ def plan_runs(recipes: Sequence[Path], settings: Sequence[str], seeds: int, dire
                 raise OptionError(f"two of the runs would be in {run}. Give each recipe its own `name`, and each value "
                                   "once.")
             planned.append(PlannedRun(path, group, recipe, run))
+    for one in planned:
+        _require_same_training(one)
     return planned
+
+
+def _require_same_training(planned: PlannedRun) -> None:
+    """Check that a run of a comparison that exists was trained with its recipe from the beginning.
+
+    A training may be prolonged, but the prolonged one is no training of the new recipe: its learning rate has followed
+    the schedule of the old one, and its best checkpoint may be of that time.
+    """
+    changes = compare_with_stored_recipe(planned.recipe, planned.run, OTHER_DIRECTORY) or []
+    changed = [str(change) for change in changes if changes_model(change.key)]
+    if changed and list_checkpoints(planned.run):
+        raise RecipeError("\n".join([f"{planned.run} was trained with another recipe:",
+                                     *(f"  {change}" for change in changed), OTHER_DIRECTORY]))
 
 
 def plan_directory(directory: Path, load: Callable[[Path, Mapping[Path, Recipe]], Recipe]) -> list[PlannedRun]:

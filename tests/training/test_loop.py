@@ -227,9 +227,11 @@ def test_a_prolonged_run_goes_on_and_names_what_changed(recipe, run, capsys):
 
 
 def test_another_recipe_is_refused(recipe, run):
-    with pytest.raises(RecipeError):
-        train(recipe("model.dropout=0.2", "training.learning_rate=0.02"), run)
-    assert newest_checkpoint(run).step == 11
+    before = (run / "recipe.yaml").read_bytes()
+    for settings in (["model.dropout=0.2", "training.learning_rate=0.02"], ["training.max_steps=10"]):
+        with pytest.raises(RecipeError):
+            train(recipe(*settings), run)
+    assert newest_checkpoint(run).step == 11 and (run / "recipe.yaml").read_bytes() == before
 
 
 def test_a_run_keeps_the_vocabulary_that_auto_chose_if_auto_would_choose_another_one_now(recipe, tmp_path, monkeypatch,

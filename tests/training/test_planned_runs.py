@@ -55,8 +55,12 @@ def test_all_values_and_seeds_are_trained_as_ordinary_runs_and_compared(director
     of_runs = json.loads(run_command("compare", *runs, "--metric", "chrf", "--samples", "20", "--threads", "1",
                                      "--format", "json").out)["small"]["chrf"]
     assert [group["values"] for group in of_runs.values()] == [group["values"] for group in groups.values()]
-    changed = run_command(*command, "--set", "training.learning_rate=0.02")
-    assert changed.code == 2 and "was trained with another recipe" in changed.err
+    # A prolonged training is no training of the recipe with more steps. The fault is found before the first training.
+    longer = ["training.max_steps=8" if part == "training.max_steps=4" else part for part in [*command, "--seeds", "3"]]
+    for changed in ([*command, "--set", "training.learning_rate=0.02"], longer):
+        found = run_command(*changed)
+        assert found.code == 2 and "was trained with another recipe" in found.err
+    assert not list((directory / "runs/compare_tiny").glob("*seed_3"))
 
 
 def test_models_of_one_recipe_are_a_group_though_they_were_trained_on_other_machines_and_elsewhere(directory):
