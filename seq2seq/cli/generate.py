@@ -60,7 +60,7 @@ def generate(
                         "nothing. Remove --greedy or the other options.")
     if prompt and input is not None:
         raise UserError("both --prompt and a file of prompts were given. Remove one of them.")
-    with _prompts(prompt, input) as lines, writing(file_or_standard(output)) as written:
+    with _prompts(prompt, input) as lines, writing(file_or_standard(output), [input]) as written:
         translator = load_translator(model, device, precision, threads)
         from seq2seq.translation import generation
 

@@ -55,7 +55,7 @@ def rescore(
     if len(models) != len(weights):
         raise UserError(f"{len(models)} --model and {len(weights)} --weight were given. Give one --weight for each "
                         "--model.")
-    with reading_parallel(input) as inputs, writing(file_or_standard(output)) as out:
+    with reading_parallel(input) as inputs, writing(file_or_standard(output), [input]) as out:
         weighted_models = [(load_translator(path, device, precision, threads, target_language,
                                             source_language=source_language), model_weight)
                            for path, model_weight in zip(models, weights, strict=True)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import chain, islice
@@ -166,7 +166,11 @@ def translate(
         _require_several_processes_can(path, output, workers, device)
         device = device_of_worker(int(os.environ.get("LOCAL_RANK", 0)), device)
     may_be_document = document is None
-    document = input_format(path, document)
+    # A training may save better models while this command runs.
+    model, ensemble = resolve_model_path(model), list(map(resolve_model_path, ensemble or ()))
+    fusion = None if fusion is None else resolve_model_path(fusion)
+    recipe = model_recipe(model, target_language, source_language)
+    document = input_format(path, document, [code for pair in recipe.directions for code in pair.codes if code])
     if document and (format is options.TextOrLines.jsonl or prefix or require_file or resume or world_size > 1):
         raise UserError("--format jsonl, --prefix-file, --require-file, --resume and torchrun are for lines of text, "
                         f"not for documents. Do without them, or translate the lines of {path} as they are with "
@@ -178,7 +182,7 @@ def translate(
     with ExitStack() as stack:
         contents = read_document(path) if document else b""
         opened = [] if document else [stack.enter_context(reading(path, max_line_bytes))]
-        unfinished = (UnfinishedOutput(stack.enter_context(writing(output))) if document else
+        unfinished = (UnfinishedOutput(stack.enter_context(writing(output, texts))) if document else
                       stack.enter_context(resumable(texts, output, resume, rank, world_size)))
         if unfinished.output is not None and unfinished.output.terminal and is_binary(contents):
             raise UserError(f"{path} is a binary document, and its translation would appear in the terminal. Name a "
@@ -187,10 +191,6 @@ def translate(
                              for path in (prefix, require_file))
         inputs = [*opened, *(text for text in (prefixes, phrases) if text is not None)]
         require_as_many_lines([text.name for text in inputs], *(text.total for text in inputs))
-        # A training may save better models while this command runs.
-        model, ensemble = resolve_model_path(model), list(map(resolve_model_path, ensemble or ()))
-        fusion = None if fusion is None else resolve_model_path(fusion)
-        recipe = model_recipe(model, target_language, source_language)
         name = str(path or "standard input")
         # Documents keep placeholders, also without the safety net.
         kept = Placeholders(placeholder or ()) if placeholder or document else None
@@ -273,23 +273,29 @@ def _translate_blocks(translate_block: Callable[..., list[list[Translation]]],
             skipped = unfinished.skipped_lines
 
 
-def input_format(path: Path | None, format: str | None) -> str | None:
+def input_format(path: Path | None, format: str | None, languages: Collection[str] = ()) -> str | None:
     """Return the format of an input of the command line, or None if it is lines of text.
 
-    format: value of --document: `lines` if the input is lines of text; None if the file's name decides the format.
+    Args:
+        format: value of --document: `lines` if the input is lines of text; None if the file's name decides the format.
+        languages: codes of the model's languages. A file named by one of them is lines, such as .ts, Tsonga.
     """
     if format is None and path is not None:
         if path.suffix in COMPRESSED_SUFFIXES:
-            if not names_lines(path.stem):
+            if not names_lines(path.stem, languages):
                 raise UserError(f"{path}: documents must not be compressed. Decompress it, or add --document lines if "
                                 "each line of the file is a sentence.")
             return None
         start = _start(path)
-        format = format_of(path.name, start)
-        if format is None:
-            require_lines(str(path), start)
-        else:
-            console.print_message(f"{path} is translated as {format}; with --document lines, each line is a sentence")
+        named = format_of(path.name, start)
+        if named is None or names_lines(path.name, languages):
+            require_lines(str(path), start, languages)
+            if named:
+                console.print_message(f"each line of {path} is translated as a sentence, because {path.suffix} is a "
+                                      f"language of the model; with --document {named}, it is {named}")
+            return None
+        format = named
+        console.print_message(f"{path} is translated as {format}; with --document lines, each line is a sentence")
     return None if format == "lines" else format
 
 
@@ -301,18 +307,19 @@ def _start(path: Path) -> bytes:
     return b""
 
 
-def require_lines(name: str, start: bytes = b"") -> None:
+def require_lines(name: str, start: bytes = b"", languages: Collection[str] = ()) -> None:
     """Refuse a file that is not lines of text.
 
     Args:
-        name: name of the file, which does not tell a format that is read. start: beginning of its contents.
+        name: name of the file, which does not tell a format that is read. start: beginning of its contents. languages:
+            see `input_format`.
     """
     suffix = Path(name).suffix
     if suffix.lower() == ".xml":
         root = root_element(start)
         problem = f"no format that is read has the root element <{root}>." if root else "it has no root element of XML."
-    elif not names_lines(name):
-        problem = f"{suffix} is neither a format that is read, nor .txt, nor the code of a language."
+    elif not names_lines(name, languages):
+        problem = f"{suffix} is neither a format that is read, nor .txt, nor the code of a known language."
     elif b"\0" in start and not wide_encoding(start):
         problem = "the contents have bytes of value 0, which no text has."
     elif kind := structure_of(start):

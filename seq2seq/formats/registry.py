@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from importlib import import_module
 from pathlib import PurePath
@@ -90,11 +90,12 @@ def root_element(data: bytes) -> str:
     return names[0] if names else ""
 
 
-def names_lines(name: str) -> bool:
+def names_lines(name: str, languages: Collection[str] = ()) -> bool:
     """Return True if the name of a file may be that of lines of text: its suffix is .txt, or that of a language, or
-    missing. A suffix of a format, such as .po, names no language."""
+    missing. A suffix of a format, such as .ts, names no language, unless it is one of `languages`: those of a model."""
     suffix = PurePath(name).suffix.lower()
-    return suffix in ("", ".txt") or suffix not in SUFFIXES and is_language(suffix.removeprefix("."))
+    code = suffix.removeprefix(".")
+    return suffix in ("", ".txt") or code in map(str.lower, languages) or suffix not in SUFFIXES and is_language(code)
 
 
 def structure_of(data: bytes) -> str | None:

@@ -234,13 +234,14 @@ def lock_output(file: BinaryIO, path: Path) -> None:
 
 
 @contextmanager
-def writing(path: Path | None, overwrite: bool = False) -> Iterator[Output]:
+def writing(path: Path | None, inputs: Sequence[Path | None] = (), overwrite: bool = False) -> Iterator[Output]:
     """Open a file for writing, or standard output if path is None.
 
     The file is called <name>.part until the `with` block ends without an exception. After an exception, <name>.part is
     kept, unless it is empty.
 
-    overwrite: overwrite an existing <name>.part.
+    inputs: paths of the texts that are read, which the output must not replace. overwrite: overwrite an existing
+    <name>.part.
     """
     if path is None:
         if sys.stdout is None:
@@ -251,6 +252,8 @@ def writing(path: Path | None, overwrite: bool = False) -> Iterator[Output]:
     # Pipes and devices are written in place. The real path of /dev/stdout, if it is a pipe, cannot be opened.
     special = path.exists() and not path.is_file() and not path.is_dir()
     part = path if special else target.with_name(f"{target.name}.part")
+    if target.is_file() and any(text and text.exists() and target.samefile(text) for text in inputs):
+        raise UserError(f"{path} is also an input, and the output would replace it. Name another file.")
     if target.suffix in COMPRESSED_SUFFIXES and not special:
         raise UserError(f"{path}: the output is not compressed. Name a file without {target.suffix}, and compress it "
                         "afterwards, or write to standard output and a pipe.")

@@ -228,13 +228,14 @@ def resumable(inputs: Sequence[Path | None], path: Path | None, resume: bool, ra
             missing = [name for name, paths in (("the input", inputs), ("the output (--output FILE)", (path,)))
                        if any(each is None or each.exists() and not each.is_file() for each in paths)]
             raise UserError(f"--resume and torchrun need regular files. Name a file for {' and '.join(missing)}.")
-        with writing(path) as output:
+        with writing(path, inputs) as output:
             yield UnfinishedOutput(output)
         return
     assert path is not None
     unfinished = UnfinishedOutput(None, Path(os.path.realpath(path)), rank, world_size)
     # If there are blocks, <name>.part is what an earlier command joined from them.
-    with nullcontext() if rank else writing(path, overwrite=resume and bool(unfinished.finished)) as unfinished.output:
+    overwrite = resume and bool(unfinished.finished)
+    with nullcontext() if rank else writing(path, inputs, overwrite) as unfinished.output:
         # A command that still runs has the lock of `writing`.
         if unfinished.finished and not resume:
             raise UserError(f"{unfinished.parts[rank]} contains the finished blocks of an earlier run. Continue it "

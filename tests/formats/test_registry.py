@@ -38,6 +38,18 @@ def test_no_code_of_a_language_is_the_suffix_of_another_format():
         require_lines(f"corpus.{suffix.lower()}", b"A dog.")
 
 
+@pytest.mark.parametrize("code", ["tzo", "qaa", "ts", "mkd", "pot", "srt", "sr-Latn"])
+def test_a_file_named_by_a_language_of_the_model_is_lines_of_text(code, tmp_path):
+    path, compressed = tmp_path / f"test.{code.lower()}", tmp_path / f"test.{code}.gz"
+    for file in (path, compressed):
+        file.write_bytes(b"A dog.\nTwo.\n")
+        assert input_format(file, None, ["en", code]) is None
+    assert input_format(path, "html", ["en", code]) == "html"
+    path.write_bytes(b"<?xml version='1.0'?><TS/>")
+    with pytest.raises(UserError, match="--document FORMAT"):
+        input_format(path, None, ["en", code])
+
+
 @pytest.mark.parametrize(("data", "kind"), [
     (b'<?xml version="1.0"?>\n<a/>', "XML or HTML"), (b"<!DOCTYPE html>", "XML or HTML"),
     (b"\n <html lang='en'>", "XML or HTML"),

@@ -288,6 +288,19 @@ def test_where_there_is_nothing_to_go_on_with_it_begins(directory, interrupted):
     assert left(directory) == ["out"]
 
 
+def test_no_output_replaces_a_text_that_is_read(directory, capfd):
+    (directory / "other_name").symlink_to("in")
+    (directory / "page.html").write_text("<p>ein Hund</p>")
+    before = (directory / "in").read_bytes()
+    for arguments in (["in", "--output", "in"], ["in", "--output", "other_name"], ["other_name", "--output", "in"],
+                      ["in", "--prefix-file", "prefixes", "--output", "prefixes"],
+                      ["page.html", "--output", "page.html"]):
+        assert translate("model", *arguments) == 2
+        assert "is also an input" in capfd.readouterr().err
+    assert (directory / "in").read_bytes() == before and (directory / "page.html").read_text() == "<p>ein Hund</p>"
+    assert not list(directory.glob("*.part*"))
+
+
 def test_resume_needs_files(directory):
     for arguments in (["in"], ["in", "-o", "/dev/null"], ["-o", "out"],
                       ["in", "-o", "out", "--prefix-file", "/dev/null"]):
