@@ -93,8 +93,10 @@ def check_monolingual_text(paths: Sequence[Path], pairs: Sequence[tuple[str, str
         report = checker.report((number, source, line) for number, (source, line) in enumerate(with_sources, 1))
         code = report.other_languages.get("target")
         if code == main_language(languages.source or ""):
-            raise CorpusError(f"--monolingual {path}: the text looks like {code}, the source language. Give text in "
-                              f"the target language, {languages.target}.")
+            raise CorpusError(f"--monolingual {path}: the text looks more like the source of the pairs "
+                              f"({languages.source}) than like their target ({languages.target}). Give text in the "
+                              "target language, or, if the sides of the pairs are exchanged, the pairs in the other "
+                              "order.")
         if code is not None:
             console.warn(f"--monolingual {path}: the text looks like {code}, not {languages.target}. Check the file.")
     return checker

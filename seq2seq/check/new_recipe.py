@@ -249,7 +249,8 @@ def _fitted(draft: Draft, settings: Settings, size: str, train: CorpusReader, mi
                           f"test leave no time for a training on this machine; {shortest(tried)}")
     sized, steps_per_epoch = full[plan.size]
     if plan.seconds < 60 * minutes * 0.8:
-        reason = f"{EPOCHS} epochs, which take less than the {minutes:g} minutes on this machine."
+        reason = (f"About {EPOCHS} epochs, and at least {MIN_STEPS:,} steps, which take less than the {minutes:g} "
+                  "minutes on this machine.")
     else:
         reason = f"{plan.epochs:.1f} epochs, which fit into {minutes:g} minutes on this machine."
     fitted = replace(sized, consistency=plan.consistency, max_steps=plan.steps, validations=plan.validations,

@@ -9,8 +9,9 @@ from seq2seq.check.given_text import MAX_PAIRS_READ, GivenText, recipe_of
 from seq2seq.check.pair_checks import LanguageChecker
 from seq2seq.errors import CorpusError, OptionError
 from seq2seq.languages import is_same_language, main_language, same_code
-from seq2seq.recipe import Corpus
+from seq2seq.recipe import Corpus, Languages
 
+Pair = tuple[str, str]
 REMEDY = "Exchange its sides: give its files (of a table, its columns or languages) in the other order."
 
 
@@ -35,16 +36,26 @@ def pairs_of_others(corpora: Sequence[Corpus], codes: tuple[str, str], own: Give
                               f"{REMEDY}")
     given = GivenText(corpora, recipe)
     pairs, own_pairs = ([pair[1:] for pair in islice(each.pairs(), MAX_PAIRS_READ)] for each in (given, own))
-    checker = LanguageChecker(pairs, recipe.languages)
     for index, side in enumerate(("source", "target")):
-        if not checker.can_check or not is_same_language(codes[index], languages[index]):
+        if not is_same_language(codes[index], languages[index]):
             continue
-        # The own text of the shared language, in the place of that of these pairs, must not look like their other side.
-        mixed = [list(pair) for pair, _ in zip(cycle(pairs), own_pairs, strict=False)]
-        for pair, own_pair in zip(mixed, own_pairs, strict=True):
-            pair[index] = own_pair[index]
-        report = checker.report((number, source, target) for number, (source, target) in enumerate(mixed, 1))
-        if report.other_languages.get(side) == main_language(codes[1 - index]):
-            raise CorpusError(f"{text}: the other side, not the {side}, looks like the {side} of your own pairs, "
-                              f"{codes[index]}. {REMEDY}")
+        # The text of the shared language must be the same on both: in the place of that of the other pairs, the own one
+        # must not look like their other side, nor theirs like the own other side.
+        if (_looks_exchanged(index, own_pairs, pairs, recipe.languages)
+                or _looks_exchanged(index, pairs, own_pairs, own.recipe.languages)):
+            raise CorpusError(f"{text}: the {side} does not look like the {side} of your own pairs, {codes[index]}. "
+                              f"{REMEDY} Or correct the languages.")
     return given
+
+
+def _looks_exchanged(index: int, texts: Sequence[Pair], pairs: Sequence[Pair], languages: Languages) -> bool:
+    """Return True if the texts of a side look like the other side of some pairs. index: of the side. languages: of the
+    pairs, from which they are learned."""
+    checker = LanguageChecker(pairs, languages)
+    if not checker.can_check:
+        return False
+    mixed = [list(pair) for pair, _ in zip(cycle(pairs), texts, strict=False)]
+    for pair, text in zip(mixed, texts, strict=True):
+        pair[index] = text[index]
+    report = checker.report((number, source, target) for number, (source, target) in enumerate(mixed, 1))
+    return report.other_languages.get(("source", "target")[index]) == main_language(languages.codes[1 - index])

@@ -13,7 +13,6 @@ from seq2seq.check.results import Finding, LineShift, PairReport
 from seq2seq.data.corpus import LinePair
 from seq2seq.data.language_identification import LanguageDetector, SideLanguages, has_enough_letters, is_installed
 from seq2seq.data.parallel_text import blocks
-from seq2seq.errors import UserError
 from seq2seq.languages import main_language
 from seq2seq.recipe import Languages
 from seq2seq.tokenizers.canonical_text import is_blank
@@ -50,20 +49,15 @@ class LanguageChecker:
     """Checks the languages of pairs with character n-grams that are learned from pairs in the right languages and, if
     lingua is installed, by its language identification.
 
-    fault: error message if lingua lacks a language; else None.
+    fault: error message if lingua lacks the language of a side, which it then does not identify; else None.
     """
 
     def __init__(self, texts: Iterable[tuple[str, str]], languages: Languages) -> None:
         known = [pair for pair in texts if not any(map(is_blank, pair))]
         self._sides = SideLanguages(known[:10_000]) if len(known) >= MIN_LANGUAGE_PAIRS else None
         self._codes = [main_language(code) for code in languages.codes]
-        self._detector: LanguageDetector | None = None
-        self.fault: str | None = None
-        if is_installed():
-            try:
-                self._detector = LanguageDetector(languages)
-            except UserError as error:
-                self.fault = str(error)
+        self._detector = LanguageDetector(languages) if is_installed() else None
+        self.fault = self._detector.fault if self._detector else None
 
     @property
     def can_check(self) -> bool:

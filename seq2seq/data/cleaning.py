@@ -13,6 +13,7 @@ from seq2seq.data.damaged_text import is_damaged
 from seq2seq.data.language_identification import LanguageDetector, SideLanguages
 from seq2seq.data.numbers import number_agreement
 from seq2seq.data.pair_quality import LengthModel
+from seq2seq.errors import UserError
 from seq2seq.tokenizers.canonical_text import canonical, is_blank
 from seq2seq.tokenizers.source import Source
 
@@ -103,6 +104,8 @@ class PairFilters:
                    normalize: Sequence[Normalize]) -> tuple[PairFilters, Iterable[Pair]]:
         """Return (the filters of a corpus, all its pairs). Statistics that are not needed are None."""
         detector = LanguageDetector(languages) if cleaning.language == "lingua" and languages else None
+        if detector is not None and not detector.can_check:
+            raise UserError(str(detector.fault))
         filters = PairFilters(cleaning, sides, normalize, _Statistics())
         if sides == 1 or (cleaning.max_length_deviation is None and cleaning.language != "sides"):
             return replace(filters, statistics=_Statistics(languages=detector)), pairs

@@ -376,7 +376,8 @@ class Cleaning(Section):
     language: Literal["any", "sides", "lingua"] = "any"
     """Drop pairs with a side in the wrong language. `any` drops no pairs. `sides` learns the languages of both sides
     from the first 10,000 pairs and detects text in the language of the other side. `lingua` identifies 75 languages and
-    takes about 10 ms per pair (`pip install lingua-language-detector`)."""
+    takes about 10 ms per pair (`pip install lingua-language-detector`). If it lacks the language of a side, only the
+    other side is checked."""
 
 
 class Augmentation(Section):

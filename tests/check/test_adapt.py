@@ -441,6 +441,8 @@ def toy_pairs(folder):
 class Lingua:
     """Language identification that finds these languages in all texts."""
 
+    fault = None
+
     def __init__(self, **found):
         self.found = found
 

@@ -126,7 +126,7 @@ def test_text_or_options_of_which_nothing_comes_are_refused(directory):  # noqa:
     files = write(PAIRS)
     for text, option, reason in ((["", " "], (), "mono.yy is empty"),
                                  (["a \ufffd"], (), "has no line for back-translation"),
-                                 ([source for source, _ in PAIRS], (), "looks like xx, the source language"),
+                                 ([source for source, _ in PAIRS], (), "more like the source of the pairs (xx)"),
                                  (SENTENCES[:9], ("--minutes", "3"), "--minutes does not plan a training")):
         found = run_command("init", *files, *CODES, "--output", "mine", "--monolingual", monolingual(text), *option)
         assert found.code == 2 and reason in found.err and not Path("mine").exists()

@@ -144,6 +144,8 @@ def test_lingua_checks_a_fixed_number_of_pairs_from_the_whole_corpus(count, monk
     lines = []
 
     class Detector:
+        fault = None
+
         def __init__(self, languages):
             pass
 

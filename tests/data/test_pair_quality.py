@@ -146,8 +146,12 @@ def test_lingua_sees_a_third_language_and_says_what_it_does_not_know():
     assert detector.wrong(f"Werke von {works}", f"works of {works}") == {}    # names stand on both sides
     assert detector.wrong("我们明天去看", ENGLISH[0]) == {"source": "zh"}         # six characters are several words
     assert detector.wrong("我们", ENGLISH[0]) == {}
-    with pytest.raises(UserError):
-        LanguageDetector(Languages(source="de", target="tlh"))
+    # A side in a language that lingua lacks is never wrong; the other one is judged. Cleaning asks for one at least.
+    languages, pairs = Languages(source="tlh", target="en"), [(1, Source(GERMAN[0]), spanish)]
+    assert LanguageDetector(languages).wrong(GERMAN[0], spanish) == {"target": "es"}
+    assert not list(clean(pairs, Cleaning(language="lingua"), Counts(), 2, languages))
+    with pytest.raises(UserError, match="source, tlh, nor that of the target, qsm"):
+        list(clean(pairs, Cleaning(language="lingua"), Counts(), 2, Languages(source="tlh", target="qsm")))
 
 
 @pytest.mark.skipif(not is_installed(), reason="needs the extra `language`")
