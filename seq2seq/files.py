@@ -184,8 +184,9 @@ def _require_uncompressed(path: Path) -> None:
     with path.open("rb") as file:
         kind = compression_of(file.read(max(map(len, SIGNATURES))))
     if kind:
+        spreadsheet = " save a spreadsheet as .tsv," * (kind == "ZIP")
         raise CorpusError(f"{path} is compressed ({kind}), but only files whose names end in .gz or .zst are "
-                          "decompressed while they are read. Extract the text from it, or rename it.")
+                          f"decompressed while they are read. Extract the text from it,{spreadsheet} or rename it.")
 
 
 def _decompress_zstd(path: Path) -> Iterator[bytes]:

@@ -72,7 +72,8 @@ class Bag(Model):
 
     def means(self, source, offsets):
         sentence = torch.repeat_interleave(torch.arange(len(offsets) - 1), offsets.diff().long())
-        sums = torch.zeros(len(offsets) - 1, self.source.embedding_dim).index_add(0, sentence, self.source(source))
+        embedded = self.source(source)                                          # in bf16, if the training is
+        sums = embedded.new_zeros(len(offsets) - 1, embedded.shape[1]).index_add(0, sentence, embedded)
         return sums / offsets.diff()[:, None]
 
     def hidden(self, batch):
@@ -81,14 +82,14 @@ class Bag(Model):
         tokens = len(sentence)
         before = self.target(batch.target_input)
         means = self.means(batch.source[:int(batch.source_offsets[-1])], batch.source_offsets)
-        return before + torch.cat([means[sentence], torch.zeros(len(before) - tokens, means.shape[1])])
+        return before + torch.cat([means[sentence], means.new_zeros(len(before) - tokens, means.shape[1])])
 
     def forward(self, batch):
         return Logits(self.hidden(batch), self.output.weight, self.output.bias)
 
     def loss(self, batch, label_smoothing=0.0):
         loss = super().loss(batch, label_smoothing)
-        return replace(loss, total=loss.total + self.penalty * self.hidden(batch).square().sum())
+        return replace(loss, total=loss.total + self.penalty * self.hidden(batch).float().square().sum())
 
     def start(self, source, source_offsets, longest_source, keep_attention=False):
         return State(self.means(source, source_offsets))
@@ -170,8 +171,9 @@ def test_the_decoding_step_equals_teacher_forcing_with_a_score_of_another_packag
     torch.testing.assert_close(torch.stack(steps, 1), whole, rtol=0, atol=1e-10)
 
 
-def test_a_model_of_another_package_trains_with_its_own_keys_and_loss_and_translates(bag, tmp_path, capsys):
-    toy.train_toy(tmp_path, [BAG])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_model_of_another_package_trains_with_its_own_keys_and_loss_and_translates(bag, tmp_path, capsys, precision):
+    toy.train_toy(tmp_path, [BAG, f"training.precision={precision}"])
     plain = read_model(tmp_path / "run")[0]
     translator = Translator.load(tmp_path / "run")
     assert translator.translate(["a red dog"]) and "model.type: bag" in capsys.readouterr().err
@@ -179,7 +181,8 @@ def test_a_model_of_another_package_trains_with_its_own_keys_and_loss_and_transl
     alone = [pair_scores(translator, [pair])[0].log_probability for pair in zip(sources, targets, strict=True)]
     together = [each.log_probability for each in pair_scores(translator, list(zip(sources, targets, strict=True)))]
     assert together == pytest.approx(alone, rel=1e-5)
-    train(load_recipe(tmp_path / "recipe.yaml", [BAG, "model.penalty=0.5"]), tmp_path / "penalty")
+    train(load_recipe(tmp_path / "recipe.yaml", [BAG, "model.penalty=0.5", f"training.precision={precision}"]),
+          tmp_path / "penalty")
     shrunk = read_model(tmp_path / "penalty")[0]
     assert shrunk.target.weight.square().sum() < plain.target.weight.square().sum()
     assert json.loads((best_bundle(tmp_path / "run") / "metadata.json").read_text())["packages"] == {

@@ -136,6 +136,8 @@ def kinds_of(texts: tuple[str, ...], canonical_texts: tuple[str, ...], repeated:
         yield "html_entities"
     if any(map(has_csv_quotes, texts)):
         yield "csv_quotes"
+    if len(texts) == 2 and is_tokenized(texts[0]):
+        yield "tokenised_source"
     if is_tokenized(texts[-1]):                                                 # BLEU is computed on the target
         yield "tokenised_target"
     if agreement < 1:

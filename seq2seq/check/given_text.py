@@ -69,6 +69,7 @@ def corpora_of(files: Sequence[Path], columns: Columns = (None, None), languages
             corpora.append(_table(first, columns, languages))
             continue
         if not remaining or is_table(remaining[0]):
+            next(read_lines(first), None)                           # raises an error if it is no text
             raise OptionError(f"{first} has one side of a text. After it, give the file that matches it line by line. "
                               f"Files with both sides have names that end in {', '.join(TABLE_FORMATS)}.")
         second = remaining.pop(0)

@@ -35,8 +35,12 @@ ITERATIONS = 4
 MAX_LINKS = 3_000_000
 """Approximate maximum number of links to learn from. A link is a source word and a target word of the same pair.
 Learning from this number of links takes some seconds and 200 MB of memory."""
-UNTRANSLATED_SHARE = 0.1
-"""Assumed share of target words that translate no source word. It limits how much a single word can lower a score."""
+UNTRANSLATED_SHARE, UNSEEN_PAIRS = 0.1, 3.0
+"""Assumed share of target words that translate no source word, and number of further pairs in which a word is assumed
+to translate no word of the table (additive smoothing). They limit how much a single word can lower a score: a word of
+few pairs has translations that were not seen yet. Without UNSEEN_PAIRS, 3.5 % of 2,700 right pairs of Tatoeba in
+English and Chinese were below -5 nats, with it 0.2 %; the estimated share of wrong pairs was 4.4 % and is 0.4 %, and
+4.7 % if 5 % are shuffled. In Multi30k, it is 0.01 %, and 0.97 %, 1.98 % and 4.99 % if 1, 2 and 5 % are."""
 SHARED_RARE_WORD_SCORE = 3.0
 """Score, in nats, of a rare word that occurs on both sides, such as a name or a number."""
 MAX_LENGTH_SCORE = 4.0
@@ -56,6 +60,7 @@ class TranslationTable:
         lengths = np.array([len(target) for _, target in pairs] or [1], float)
         self._target_length = (float(lengths.mean()), float(max(lengths.var(), 1.0)))
         target_counts = np.array([1, *(counts[1][word] for word in self._target)], float)     # id 0 is not a word
+        self._untranslated = (UNTRANSLATED_SHARE * target_counts + UNSEEN_PAIRS) / (target_counts + UNSEEN_PAIRS)
         self._target_probability = target_counts / max(target_counts[1:].sum(), 1.0)
         sources, targets = zip(*map(self._ids, words), strict=True) if words else ((), ())
         links = np.cumsum([len(source) * len(target) for source, target in zip(sources, targets, strict=True)])
@@ -82,7 +87,8 @@ class TranslationTable:
             # p(target word | source): mean of p(target word | source word) over the source words and the empty word.
             with_source = probability.sum(2) / (1 + (sources != UNKNOWN).sum(1, keepdims=True))
             ratio = with_source / self._target_probability[targets]
-            scores = np.log((1 - UNTRANSLATED_SHARE) * ratio + UNTRANSLATED_SHARE)
+            untranslated = self._untranslated[targets]
+            scores = np.log((1 - untranslated) * ratio + untranslated)
             total += np.where(targets != UNKNOWN, scores, 0).sum(1)
         return total
 

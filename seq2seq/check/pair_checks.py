@@ -26,18 +26,19 @@ JOINED_LETTERS, MAX_TEXTS = 40, 100
 MIN_OTHER_SHARE, MIN_OTHER_LINES = 0.5, 5
 """A side is in another language if more than this share of its lines, and more than this number, are in it."""
 SUSPECT_THRESHOLD = -5.0
-"""A pair is reported as suspect if its score, in nats, is below this number. In Multi30k, 0.1 % of the pairs are
-suspect. If one side of Multi30k is shuffled, 90 % of the pairs are suspect."""
+"""A pair is reported as suspect if its score, in nats, is below this number. In Multi30k, 0.01 % of the pairs are
+suspect, and 85 % of random pairs."""
 MIN_MEDIAN_DIFFERENCE = 3.0
 """Alignment is checked only if the median score of the sampled pairs exceeds the median score of random pairs (a source
 with the target of another pair) by more than this number of nats."""
 MAX_CHECKED_PAIRS = 100_000
 """Approximate maximum number of pairs to check in a corpus."""
-MIN_RELATED_DIFFERENCE, MAX_RANDOM_MEDIAN = 5.0, -0.6
+MIN_RELATED_DIFFERENCE, MAX_RANDOM_MEDIAN = 4.0, -0.5
 """If random pairs score less than MAX_RANDOM_MEDIAN, the tables know the words. Text whose alignment cannot be checked
-is then unrelated if its median score exceeds that of random pairs by less than MIN_RELATED_DIFFERENCE. For 600 to 2,000
-pairs of Tatoeba and Multi30k, it exceeds it by 10 to 24 nats, by 4.3 if half of the targets are shuffled, and by 0.3 to
-1.3 if all are. In lists of words that all differ, both are -0.4."""
+is then unrelated if its median score exceeds that of random pairs by less than MIN_RELATED_DIFFERENCE. For 300 to 2,000
+pairs of Tatoeba and Multi30k, it exceeds it by 5 to 19 nats, by 1.3 to 3 if half of the targets are shuffled (more in
+Multi30k, of which alignment can then be checked), and by 0.1 to 0.8 if all are. In lists of words that all differ, both
+are -0.3."""
 MIN_SHIFT_GAIN = 60.0
 """A shift of one side by a line is reported only if it raises the sum of the scores of consecutive lines by at least
 this number of nats."""

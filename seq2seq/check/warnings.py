@@ -32,6 +32,9 @@ LINE_WARNINGS = {
     "split_into_subwords": (0.1, "contain marks of subwords, such as @@ or ▁",
                             "The tokenizer makes subwords itself, and scores of subwords are not comparable. "
                             + RESTORE_WORDS, "", ""),
+    "tokenised_source": (MAX_TOKENIZED_SHARE, "have a source that looks tokenised: punctuation is separated by spaces",
+                         "A model that is trained on such text translates ordinary text less well. Detokenise the "
+                         "source, unless all text that will be translated is tokenised, too.", "", ""),
     "numbers_differ": (0.03, "have a number in digits that the other side lacks",
                        "Number words are not recognised, so check some of these lines.", "min_number_agreement",
                        "Number words are not recognised, so check some of these lines first: "

@@ -164,7 +164,8 @@ def _run(words: Sequence[str]) -> int:
             return 2
         traceback.print_exc()
         console.print_message("")
-        console.print_error("This is a bug in seq2seq. Please report it with the lines above.")
+        console.print_error("This is a bug in seq2seq, or in a package that it uses. Please report it with the "
+                            "lines above.")
         return 1
 
 

@@ -116,10 +116,11 @@ def init(
         found = None, None                                          # `write_recipe` names the likely encoding, too
     codes = [given or (_ask(f"Language of the {side} (code such as de)", code) if asks else code)
              for side, given, code in zip(("source", "target"), (source, target), found, strict=True)]
-    if not all(codes):
-        _missing("the languages", "--source-language de --target-language en" + (
-            "" if is_installed() else
-            ". To have them identified, install the extra: pip install 'seq2seq-mt[language]'"))
+    if unknown := [side for side, code in zip(("source", "target"), codes, strict=True) if not code]:
+        reason = ("was not recognised in its text" if is_installed() else
+                  "can be identified with the extra: pip install 'seq2seq-mt[language]'")
+        raise OptionError(f"the language of the {' and of the '.join(unknown)} {reason}. Give its code: "
+                          f"{' '.join(f'--{side}-language CODE' for side in unknown)}")
     languages = str(codes[0]), str(codes[1])
     for side, code in zip(("source", "target"), languages, strict=True):
         require_code(f"--{side}-language", code)

@@ -313,8 +313,10 @@ def _read_columns(spec: Corpus, path: Path) -> Iterator[Row]:
             yield number, empty
             continue
         if len(fields) <= max(indices):
-            raise CorpusError(f"{path}:{number}: {len(fields)} columns, but column {max(indices) + 1} is "
-                              "needed. Correct the line, or choose other columns.")
+            found = f"{len(fields)} column{'s' * (len(fields) > 1)}"
+            raise CorpusError(f"{path}:{number}: {found}, but column {max(indices) + 1} is needed. In a "
+                              f"{spec.table_format}, {'commas' if spec.table_format == '.csv' else 'tabs'} separate "
+                              "columns. Correct the line, or choose other columns.")
         yield number, tuple(fields[index] for index in indices)
 
 
@@ -353,8 +355,11 @@ def first_line_warning(spec: Corpus, directory: Path, languages: Sequence[str], 
             f"If this is right, write `source: 1, target: 2` in {key}; if not, write the right column numbers.")
     names = [field.strip("\ufeff\r ") for field in fields]
     source, target = columns_of(names, languages)
-    if source is None or target is None or source == target:
+    if len(names) < 2 or source == target:                                      # also if neither is known
         return None
+    source = 1 - target if source is None and target is not None else source
+    target = 1 - source if target is None and source is not None else target
+    assert source is not None and target is not None
     return FirstLineWarning(
         f"{path}: line {line}, {' and '.join(map(repr, names))}, looks like a header; it is read as a pair, and "
         "columns 1 and 2 as source and target.",

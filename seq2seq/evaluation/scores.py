@@ -128,7 +128,7 @@ def warn_if_without_spaces(name: str, references: Sequence[str], language: str) 
     text = "".join(references)
     if bleu_tokenizer(language) == "13a" and len(SPACELESS_CHARACTER.findall(text)) > len(text) / 2:
         console.warn(f"{name} is in a script without spaces between words, and BLEU's tokeniser for {language} "
-                     "counts the words between spaces. Name the language of the text, such as --target-language zh.")
+                     "counts the words between spaces. Name the language of the text, such as zh.")
 
 
 def warn_about_lines(name: str, lines: Sequence[str], parallel: Sequence[Sequence[str]]) -> None:

@@ -19,7 +19,13 @@ from seq2seq.data.corpus import Counts, read_pairs, text_checksums
 from seq2seq.data.epoch_plan import batches_in_order
 from seq2seq.devices import num_threads
 from seq2seq.errors import CorpusError, RecipeError
-from seq2seq.evaluation.scores import Score, require_metrics, score_pairs, warn_about_lines
+from seq2seq.evaluation.scores import (
+    Score,
+    require_metrics,
+    score_pairs,
+    warn_about_lines,
+    warn_if_without_spaces,
+)
 from seq2seq.model.interface import Model
 from seq2seq.recipe import Corpus, Recipe
 from seq2seq.tokenizers.canonical_text import is_blank
@@ -99,6 +105,8 @@ class Validation:
         if recipe.task.has_source:                                              # the others have no such scores
             expected = [target for _, target in self.pairs]
             warn_about_lines("data.valid", expected, [[source.text for source, _ in self.pairs], expected])
+            for _, language, pairs in self.sets if "bleu" in recipe.measures else ():
+                warn_if_without_spaces("data.valid", [target for _, target in pairs], language)
         self.corpus = EncodedCorpus(EncodedSide.from_lists([sources[number] for number in kept]),
                                     EncodedSide.from_lists([targets[number] for number in kept]))
 

@@ -175,7 +175,8 @@ def test_an_existing_directory_is_not_overwritten(directory):
 
 def test_without_a_terminal_what_is_missing_is_named(directory, capsys):
     write(PAIRS)
-    for arguments, told in (((), "the files must be given"), (("train.xx", "train.yy"), "the languages must be given"),
+    for arguments, told in (((), "the files must be given"),
+                            (("train.xx", "train.yy"), "the language of the source and of the target"),
                             (("train.xx", "train.yy", *CODES),
                              "the new directory must be given")):
         assert main(["init", *arguments]) == 2
