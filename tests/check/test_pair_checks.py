@@ -32,6 +32,7 @@ tokenizer: {vocab_size: 300}
 model: {d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 7}
 training: {batch_tokens: 211, warmup_steps: 3, max_steps: 13, precision: fp32}
 """
+TATOEBA = Path(__file__).parents[3] / "shared/data/tatoeba_en_zh"
 PAIRS = 1201
 VALID = 67
 
@@ -204,6 +205,22 @@ def test_pair_scores_use_translations_learned_from_other_sentences():
     assert TranslationTable([]).evidence([("a", "b")]).shape == (1,)
 
 
+@pytest.mark.skipif(not TATOEBA.is_dir(), reason="needs the data of Tatoeba beside the checkout")
+@pytest.mark.parametrize(("shuffled", "estimated"), [(0, (0, 0.01)), (135, (0.03, 0.06))])
+def test_the_share_of_wrong_pairs_is_estimated_in_little_text_of_a_spaceless_script_too(monkeypatch, shuffled,
+                                                                                        estimated):
+    monkeypatch.setattr("seq2seq.check.pair_checks.is_installed", lambda: False)
+    texts = [(TATOEBA / f"train.{side}").read_text(encoding="utf-8").split("\n") for side in ("en", "zh")]
+    lines = random.Random(1).sample(range(len(texts[0])), 2_700)
+    moved = dict(zip(lines[:shuffled], [*lines[1:shuffled], *lines[:1]], strict=False))
+    sample = Sample(1)
+    pairs = [(line, texts[0][place], texts[1][moved.get(place, place)]) for line, place in enumerate(lines, 1)]
+    for _ in sample.draw_from((line, Source(source), target) for line, source, target in pairs):
+        pass
+    report = CorpusChecker(sample.blocks, Languages(source="en", target="zh")).check(pairs, len(pairs))
+    assert report.misaligned is not None and estimated[0] <= report.misaligned <= estimated[1]
+
+
 def test_blocks_are_drawn_evenly_and_keep_their_lines_together():
     sample = Sample(1)
     pairs = [(line, Source("a"), "b") for line in range(1, 400 * BLOCK_LINES + 4)]
@@ -215,12 +232,12 @@ def test_blocks_are_drawn_evenly_and_keep_their_lines_together():
 
 def test_kinds_of_lines_and_limits_are_counted_before_cleaning(directory):
     write("train", [("ba 7", "do 8"), ("", "do"), ("ba 7", "do 8"), ("ba", "ba"), ("HÃ¼", "&quot;do"),
-                    ("x" * 11, "y" * 40), ("z" * 600, "z" * 601)])
+                    ("x" * 11, "y" * 40), ("z" * 600, "z" * 601), ("ba , bo .", "do"), ("ba", "do , di .")])
     report = check_recipe(load_recipe("recipe.yaml", []), Path("run"))
     train = report.corpora[0]
     assert {kind: (finding.count, finding.lines) for kind, finding in train.findings.items()} == {
         "numbers_differ": (2, [1, 3]), "empty": (1, [2]), "duplicate": (1, [3]), "identical": (1, [4]),
-        "damaged": (1, [5]), "html_entities": (1, [5])}
+        "damaged": (1, [5]), "html_entities": (1, [5]), "tokenised_source": (1, [8]), "tokenised_target": (1, [9])}
     assert train.limits["max_characters"] == {"250": 1, "500": 1, "1000": 0, "5000": 0}
     assert train.limits["max_length_ratio"] == {"1.5": 1, "2.0": 1, "3.0": 1, "4.0": 0}
     assert train.limits["min_number_agreement"] == {"0.5": 2, "0.7": 2, "1.0": 2}
