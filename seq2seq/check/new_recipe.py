@@ -469,7 +469,7 @@ def _language_line(report: CorpusReport, identified: Collection[str], languages:
         if filter == "lingua" and side in identified and count > max(share * checked, 2):
             return "", [f"the {side} was identified as {language_name(languages[side == 'target'])}, but {count:,} of "
                         f"{checked:,} checked lines look like another language. Give its language with "
-                        f"--{side}-language; if lines of it are in another, data.cleaning.language: lingua drops them."]
+                        f"--{side}-language, also if it is none of the 75 that lingua knows."]
         if max(share * checked, 2) < count < checked / 2:                       # else the sides are exchanged
             line = BY_LINGUA if filter == "lingua" else f"    language: {filter}\n"
             return f"    # {count:,} of {checked:,} checked pairs look like {problem} on a side.\n{line}", []
