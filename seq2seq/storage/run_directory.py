@@ -70,9 +70,10 @@ def compare_with_stored_recipe(recipe: Recipe, run: Path, remedy: str = REMEDY) 
         raise CheckpointError(f"{error}\n{path} must contain the recipe that the checkpoints of this run were trained "
                               "with. Restore it from a backup, or train from the beginning with --restart.") from error
     changes = differences(stored, recipe)
-    if recipe.training.max_steps < max(checkpoint_by_step(run), default=0):     # what a run has done stays
-        changes = [replace(change, may_change_on_resume=change.may_change_on_resume and change.key != MAX_STEPS)
-                   for change in changes]
+    done = max(checkpoint_by_step(run), default=0)
+    if recipe.training.max_steps < done:                                        # what a run has done stays
+        changes = [replace(change, new=f"{change.new}, but it has {done} steps, and ends here with {done}",
+                           may_change_on_resume=False) if change.key == MAX_STEPS else change for change in changes]
     refused = [change for change in changes if not change.may_change_on_resume]
     if refused and trained:
         listed = "\n".join(f"  {change}" for change in refused)

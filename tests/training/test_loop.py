@@ -673,11 +673,13 @@ def test_sentences_may_fill_all_positions_of_the_model(recipe, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_shortened_below_its_step_is_validated_and_measured(recipe, tmp_path, monkeypatch):
+def test_a_run_shortened_to_its_step_is_validated_and_measured(recipe, tmp_path, monkeypatch):
     interrupting(monkeypatch, 2, press_ctrl_c)
     with pytest.raises(Stopped):
         train(recipe(), tmp_path / "new")
-    assert train(recipe("training.max_steps=1"), tmp_path / "new")["small"]["bleu"].value >= 0
+    with pytest.raises(RecipeError, match="11 -> 1, but it has 2 steps, and ends here with 2"):
+        train(recipe("training.max_steps=1"), tmp_path / "new")
+    assert train(recipe("training.max_steps=2"), tmp_path / "new")["small"]["bleu"].value >= 0
 
 
 def test_a_signal_in_the_last_validation_stops_before_the_tests(recipe, run, monkeypatch):
