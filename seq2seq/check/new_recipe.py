@@ -198,6 +198,7 @@ def write_recipe(corpora: Sequence[Corpus], languages: tuple[str, str], output: 
         if checked:
             written = _write_steps(draft, settings, train, monolingual, checked)
     path = output if monolingual else output / Step.ONLY.value
+    train.report.label = str(output / train.report.label)                       # the lines are those of this file
     warnings = [*doubt, *train_warnings(train.report, written.data.cleaning), *warnings]
     return NewRecipe(path, written.with_directory(output), settings.size, scanned, train.report, text, pairs,
                      len(left_out), steps_per_epoch, intervals, warnings, notes, draft.monolingual, draft.other)

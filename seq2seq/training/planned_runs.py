@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 
 from seq2seq import console
 from seq2seq.errors import OptionError, RecipeError, UserError
@@ -113,8 +115,13 @@ def _require_comparable(recipe: Recipe, path: Path) -> None:
 
 def train_planned(planned: Sequence[PlannedRun]) -> None:
     """Train the runs, and resume those that were stopped. A run that has finished is only evaluated."""
-    compared = set()
-    for number, one in enumerate(planned, 1):
-        console.print_message(f"run {number} of {len(planned)}: {one.group}, seed {one.recipe.seed}, in {one.run}")
-        train(one.recipe, one.run, advise=False, compares_text=one.group not in compared)
-        compared.add(one.group)
+    seconds: dict[str, float] = {}                                              # of the last new run of each group
+    for number, one in enumerate(planned):
+        left = [seconds.get(other.group, mean(seconds.values())) for other in planned[number:]] if seconds else []
+        console.print_message(f"run {number + 1} of {len(planned)}: {one.group}, seed {one.recipe.seed}, in {one.run}"
+                              + (f"; some {console.format_duration(sum(left))} left for all" if left else ""))
+        is_new, began = not one.run.exists(), time.monotonic()
+        is_first = one.group not in {other.group for other in planned[:number]}
+        train(one.recipe, one.run, advise=False, compares_text=is_first)
+        if is_new:
+            seconds[one.group] = time.monotonic() - began

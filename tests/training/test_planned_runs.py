@@ -50,6 +50,7 @@ def test_all_values_and_seeds_are_trained_as_ordinary_runs_and_compared(director
                 final_weights(directory / "alone"))
     again = run_command(*command)
     assert json.loads(again.out) == json.loads(done.out) and "has finished" in again.err
+    assert "seed 2" in done.err and " left for all" in done.err and " left for all" not in again.err
     # The runs by themselves are the same groups.
     runs = [f"runs/compare_tiny/model.norm={norm}_seed_{seed}" for norm in ("pre", "post") for seed in (1, 2)]
     of_runs = json.loads(run_command("compare", *runs, "--metric", "chrf", "--samples", "20", "--threads", "1",
