@@ -71,8 +71,8 @@ def choose_lines(paths: Sequence[Path], held_out: Sentences, maximum: int, seed:
 
 def check_monolingual_text(paths: Sequence[Path], pairs: Sequence[tuple[str, str]], languages: Languages
                            ) -> LanguageChecker:
-    """Raise UserError if a file is no text file, is empty, or begins in the source language; warn if it looks like a
-    third language. Return the checker of the languages.
+    """Raise UserError if a file is no text file, is empty, or begins more like the source than like the target of the
+    pairs; warn if it looks like a third language. Return the checker of the languages.
 
     pairs: pairs of the training text, in the right languages.
     """

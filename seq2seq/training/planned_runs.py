@@ -42,7 +42,8 @@ class PlannedRun:
 def plan_runs(recipes: Sequence[Path], settings: Sequence[str], seeds: int, directory: Path | None
               ) -> list[PlannedRun]:
     """Return the runs of all recipes, values and seeds, in the order in which they are trained: all groups with the
-    first seed, then with the next. All recipes are read, so that an error comes before the first training.
+    first seed, then with the next. All recipes are read, and the runs that exist are compared with them, so that an
+    error comes before the first training.
 
     Args:
         settings: keys and values, such as model.score=dot,additive. A key with one value is set in all runs.
